@@ -1,0 +1,154 @@
+"""`explain`: one call for every method, over any number of texts, one batch in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .attribution import Attribution, Text
+from .errors import MethodError, OutputError, TextError
+from .methods import Method, Request, find
+from .subject import Subject, as_subject
+from .tasks import per_text
+
+
+def explain(
+    subject: Any,
+    texts: Text | Sequence[Text],
+    method: str = "integrated_gradients",
+    target: Any = None,
+    batch_size: int = 32,
+    sites: Sequence[int] | str | None = None,
+    baselines: Any = None,
+    seed: int = 0,
+    show_progress: bool = False,
+    **options: Any,
+) -> list[Attribution]:
+    """Explain the model's output for each text; the results are in the order of the texts.
+
+    Args:
+        subject: a Subject, or a Hugging Face pipeline.
+        texts: a text, or a list; a text is a string or a pair of strings.
+        method: a name from `masklens.methods()`.
+        target: a class id or name (one, or a list with one a text); by default the predicted one.
+        sites: site numbers, "all", or None for the method's own choice.
+        baselines: what stands for an absent token, for the methods that need it.
+        options: the method's own options; an unknown one is an error.
+    """
+    subject, chosen = as_subject(subject), find(method)
+    chosen.check_options(list(options))
+    texts = _as_list(texts)
+    where = _sites(subject, chosen, sites)
+    targets = per_text(target, len(texts))
+    order = sorted(range(len(texts)), key=lambda i: _length(texts[i]))
+    results: list[Attribution | None] = [None] * len(texts)
+    for rows in _batches(order, batch_size, show_progress):
+        settings = {"seed": seed, "baselines": baselines, **options}
+        made = _explain_rows(subject, chosen, texts, targets, rows, where, settings)
+        for i, attribution in zip(rows, made, strict=True):
+            results[i] = attribution
+    return [a for a in results if a is not None]
+
+
+def _as_list(texts: Text | Sequence[Text]) -> list[Text]:
+    if isinstance(texts, str) or (isinstance(texts, tuple) and len(texts) == 2 and isinstance(texts[0], str)):
+        return [texts]  # type: ignore[list-item]
+    for i, text in enumerate(texts):
+        pair = isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(t, str) for t in text)
+        if not isinstance(text, str) and not pair:
+            raise TextError(f"text {i} is {text!r:.80}; a text is a string or a pair of strings")
+    return [text if isinstance(text, str) else (text[0], text[1]) for text in texts]
+
+
+def _length(text: Text) -> int:
+    return len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
+
+
+def _sites(subject: Subject, method: Method, sites: Sequence[int] | str | None) -> tuple[int, ...]:
+    if sites is None:
+        return method.default_sites(subject)
+    return subject.sites if sites == "all" else subject.check_sites(int(site) for site in sites)
+
+
+def _batches(order: Sequence[int], size: int, show_progress: bool) -> Iterator[list[int]]:
+    if size < 1:
+        raise MethodError(f"batch_size is {size}; it must be at least 1")
+    starts: Any = range(0, len(order), size)
+    if show_progress:
+        from rich.progress import track
+
+        starts = track(starts, description="explain")
+    for start in starts:
+        yield list(order[start : start + size])
+
+
+def _explain_rows(
+    subject: Subject,
+    method: Method,
+    texts: Sequence[Text],
+    targets: Sequence[Any],
+    rows: Sequence[int],
+    sites: tuple[int, ...],
+    settings: dict[str, Any],
+) -> list[Attribution]:
+    """Explain some of the texts as one batch; on running out of memory, in two halves."""
+    try:
+        batch = subject.encode([texts[i] for i in rows])
+        request = Request(
+            subject, batch, sites, [targets[i] for i in rows], settings["seed"], settings["baselines"]
+        )
+        return run_request(request, method, settings)
+    except torch.OutOfMemoryError:
+        if len(rows) == 1:
+            raise
+        half = len(rows) // 2
+    halves = (rows[:half], rows[half:])
+    return [a for part in halves for a in _explain_rows(subject, method, texts, targets, part, sites, settings)]
+
+
+def run_request(request: Request, method: Method, settings: dict[str, Any]) -> list[Attribution]:
+    """Run a method on one batch and make the records."""
+    options = {name: value for name, value in settings.items() if name not in ("seed", "baselines")}
+    with request.subject.frozen():
+        scores = method.function(request, **options)  # (examples, sites, tokens)
+    return records(request, method, scores, {**method.options, **settings})
+
+
+def records(request: Request, method: Method, scores: Tensor, settings: dict[str, Any]) -> list[Attribution]:
+    """Attributions from a batch's scores (examples, sites, tokens)."""
+    batch, task = request.batch, request.subject.task
+    values = scores.detach().float().cpu().numpy()
+    if not np.isfinite(values).all():
+        raise OutputError(f"{method.name} gave scores that are not finite; run the model in float32")
+    predictions = task.describe(task.predict(request.reference, batch), batch)
+    targets = task.describe(request.target, batch)
+    shown = {name: _plain(value) for name, value in settings.items() if value is not None}
+    out = []
+    for i in range(len(batch)):
+        where = batch.valid[i].cpu().numpy()
+        out.append(
+            Attribution(
+                text=batch.texts[i],
+                tokens=batch.tokens[i],
+                offsets=batch.offsets[i],
+                special=tuple(batch.special[i].cpu().numpy()[where].tolist()),
+                segments=tuple(batch.segments[i].cpu().numpy()[where].tolist()),
+                sites=request.sites,
+                scores=values[i][:, where],
+                prediction=predictions[i],
+                target=targets[i],
+                method=method.name,
+                settings=shown | ({"truncated": True} if batch.truncated[i] else {}),
+                merge=method.merge,
+            )
+        )
+    return out
+
+
+def _plain(value: Any) -> Any:
+    """A setting as it can be stored: numbers and strings as they are, the rest by type."""
+    return value if isinstance(value, bool | int | float | str) else type(value).__name__

@@ -1,0 +1,149 @@
+"""The registry of methods. A method is a function from a Request to scores, one file a method.
+
+    @register("gradient", summary="...", cost="...", paper="...")
+    def gradient(request: Request, *, norm: str = "l2") -> Tensor:     # (examples, sites, tokens)
+
+Its keyword arguments are the options that `masklens.explain` takes for it. `masklens.methods()` lists the names.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..encoding import Batch
+from ..errors import MethodError
+from ..subject import Subject
+
+FILES = ("diffmask",)
+"""the modules of this folder that register methods"""
+
+
+@dataclass
+class Request:
+    """What is asked of a method: why this target, for these texts, at these sites."""
+
+    subject: Subject
+    batch: Batch
+    sites: tuple[int, ...]
+    wanted: Any = None
+    """targets as the user gave them"""
+    seed: int = 0
+    baselines: Any = None
+    """what stands for "nothing there", as the user gave it; each method says what it takes"""
+    _reference: Tensor | None = field(default=None, repr=False)
+
+    def note(self, output: Tensor) -> Tensor:
+        """Keep an unedited output that the method computed anyway, so that it is computed once."""
+        if self._reference is None:
+            self._reference = output.detach()
+        return output
+
+    @property
+    def reference(self) -> Tensor:
+        """The unedited output."""
+        if self._reference is None:
+            self._reference = self.subject.states(self.batch, sites=self.sites[:1]).output
+        return self._reference
+
+    @cached_property
+    def target(self) -> Tensor:
+        """Target ids: the prediction unless the user asked for another."""
+        return self.subject.task.resolve(self.wanted, self.reference, self.batch)
+
+    def generators(self) -> list[torch.Generator]:
+        """One CPU generator an example, seeded by the seed and the tokens: the same text gets the same
+        noise whatever it is batched with."""
+        seeds = (zlib.crc32(f"{self.seed}\0{tokens}".encode()) for tokens in self.batch.tokens)
+        return [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def noise(self, draws: int, width: int, kind: Callable[..., Tensor] = torch.randn) -> Tensor:
+        """Reproducible noise (examples, draws, tokens, width), zero at padding."""
+        out = torch.zeros(len(self.batch), draws, self.batch.shape[1], width)
+        for i, generator in enumerate(self.generators()):
+            where = self.batch.valid[i].cpu()
+            out[i, :, where] = kind(draws, int(where.sum()), width, generator=generator)
+        return out.to(self.batch.valid.device)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A registered method and what people want to know before they run it."""
+
+    name: str
+    function: Callable[..., Tensor]
+    summary: str
+    cost: str
+    """in forward passes over the same batch"""
+    paper: str
+    needs: str = "gradients"
+    sites: Literal["inputs", "all", "blocks"] = "inputs"
+    """the sites it explains when none are asked for"""
+    merge: str = "sum"
+    exempt: dict[str, str] = field(default_factory=dict)
+    """contract checks that do not apply, each with the reason: "zero_effect", "planted", ..."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options it takes, with their defaults."""
+        parameters = list(inspect.signature(self.function).parameters.values())[1:]
+        return {p.name: p.default for p in parameters}
+
+    def default_sites(self, subject: Subject) -> tuple[int, ...]:
+        if self.sites == "inputs":
+            return subject.sites[:1]
+        return subject.sites if self.sites == "all" else tuple(subject.blocks) or subject.sites
+
+    def check_options(self, given: Sequence[str]) -> None:
+        unknown = [name for name in given if name not in self.options]
+        if unknown:
+            allowed = ", ".join(self.options) or "none"
+            raise MethodError(f"{self.name} has no option {unknown[0]!r}; its options: {allowed}")
+
+
+METHODS: dict[str, Method] = {}
+
+
+def register(name: str, **about: Any) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Enter a function into the registry under `name`."""
+
+    def enter(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        METHODS[name] = Method(name, function, **about)
+        return function
+
+    return enter
+
+
+def find(name: str) -> Method:
+    """The method of that name, or an error that lists what exists."""
+    load_all()
+    if name not in METHODS:
+        raise MethodError(f"no method {name!r}; there are {', '.join(sorted(METHODS))}")
+    return METHODS[name]
+
+
+def load_all() -> None:
+    """Import every file that registers methods."""
+    for file in FILES:
+        import_module(f"{__name__}.{file}")
+
+
+class _Methods(ModuleType):
+    """This package, which can also be called: `masklens.methods()` lists the registered names."""
+
+    def __call__(self) -> list[str]:
+        load_all()
+        return sorted(METHODS)
+
+
+sys.modules[__name__].__class__ = _Methods
