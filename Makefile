@@ -1,0 +1,33 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test test-all lint bench
+
+demo: $(STAMP)
+	$(BIN)/masklens reproduce toy --seed 0 --out out/toy
+	@echo "The numbers are in out/toy/results.md, the pictures in:"
+	@ls out/toy/*.png
+
+# One thread a worker: two workers with a thread a core each would fight over the cores.
+test: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy src
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+# torch first, so that nothing pulls in another build of it.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt torch
+	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
+	touch $@
