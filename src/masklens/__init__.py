@@ -1,0 +1,49 @@
+"""masklens shows how a decision emerges across the layers of a neural text model.
+
+import masklens as ml
+
+subject = ml.Subject.from_pretrained("PATH_OR_HUB_ID")
+out = ml.explain(subject, ["a fast , funny movie"], method="integrated_gradients")
+out[0].tokens, out[0].sites, out[0].scores
+
+Names are imported on first use, so that importing the package (and asking for help) stays quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .attribution import Attribution, load, save
+    from .explaining import explain
+    from .families import register_family
+    from .methods.diffmask import DiffMask
+    from .subject import Subject
+
+    def methods() -> list[str]:
+        """The names of the registered methods."""
+
+
+__version__ = "0.1.0"
+__all__ = ["Attribution", "DiffMask", "Subject", "explain", "load", "methods", "register_family", "save"]
+
+_HOME = {
+    "Attribution": "attribution",
+    "DiffMask": "methods.diffmask",
+    "Subject": "subject",
+    "explain": "explaining",
+    "load": "attribution",
+    "register_family": "families",
+    "save": "attribution",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "methods":  # the subpackage is callable, so that ml.methods() and ml.methods.METHODS both work
+        return import_module(".methods", __name__)
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,300 @@
+"""The command line: thin commands over the public functions.
+
+Results go to standard output, everything else to standard error. torch and its company are imported inside
+the commands, so that help stays quick.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+
+import masklens
+
+from .errors import MasklensError, MethodError, TextError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from .attribution import Attribution, Text
+    from .methods.diffmask import DiffMask
+    from .subject import Subject
+
+DEFAULT_METHOD = "integrated_gradients"
+
+
+class Commands(TyperGroup):
+    """Reports a user's mistake in one line, with exit code 2 and no traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except MasklensError as error:
+            tell(f"masklens: {' '.join(str(error).split())}")
+            raise typer.Exit(2) from error
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Show how a decision emerges across the layers of a neural text model.",
+)
+
+ModelOption = Annotated[str, typer.Option("--model", help="The model: a folder or a hub id.")]
+MethodOption = Annotated[
+    list[str] | None,
+    typer.Option("--method", show_default=DEFAULT_METHOD, help="A method; repeat for several."),
+]
+InputOption = Annotated[
+    str | None,
+    typer.Option("--input", help="A file of texts, or a pattern: txt (one a line), csv, jsonl, parquet."),
+]
+DataOption = Annotated[str, typer.Option("--data", "--input", help="The texts to fit on, as for explain.")]
+ColumnOption = Annotated[
+    list[str] | None,
+    typer.Option("--column", show_default="text", help="The column of the texts; two for pairs."),
+]
+LensOption = Annotated[Path | None, typer.Option("--lens", help="A fitted lens, for diffmask.")]
+HeadOption = Annotated[
+    str | None, typer.Option("--lm-head", help="A model with the LM head, for decoded_gradcam.")
+]
+TargetOption = Annotated[
+    str | None, typer.Option("--target", show_default="the prediction", help="A class id or label name.")
+]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="Such as cpu, cuda or cuda:1.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Same seed, same result.")]
+LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Use at most so many texts.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable output alone.")]
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def tell(message: str) -> None:
+    """Say something to the user without mixing it with the results."""
+    from .viz.terminal import printable
+
+    typer.echo(printable(message), err=True)
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"masklens {masklens.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def methods(as_json: JsonOption = False) -> None:
+    """List the methods: what each computes, costs and needs."""
+    with redirect_stdout(sys.stderr):
+        from .methods import METHODS, load_all
+
+        load_all()
+    fields = ("name", "summary", "cost", "needs", "paper")
+    show([{name: getattr(method, name) for name in fields} for method in METHODS.values()], as_json)
+
+
+@app.command()
+def explain(
+    model: ModelOption,
+    texts: Annotated[list[str] | None, typer.Argument(help="The texts to explain.")] = None,
+    input: InputOption = None,
+    column: ColumnOption = None,
+    method: MethodOption = None,
+    lens: LensOption = None,
+    lm_head: HeadOption = None,
+    target: TargetOption = None,
+    device: DeviceOption = None,
+    seed: SeedOption = 0,
+    limit: LimitOption = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write a json, parquet, png or svg file.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which tokens a prediction rests on, at every site of the model."""
+    with redirect_stdout(sys.stderr):
+        from .export import check_ending, record, write
+        from .methods import find
+
+        if out:
+            check_ending(out)
+        wanted = gather(texts or [], input, column, limit)
+        names = [find(name).name for name in method or ["diffmask" if lens else DEFAULT_METHOD]]
+        subject = masklens.Subject.from_pretrained(model, device=device)
+        options = method_options(names, subject, lens, lm_head)
+        common: dict[str, Any] = {
+            "target": read_target(target),
+            "seed": seed,
+            "show_progress": sys.stderr.isatty(),
+        }
+        found = [masklens.explain(subject, wanted, name, **common, **options[name]) for name in names]
+        attributions = [
+            attribution for of_one_text in zip(*found, strict=True) for attribution in of_one_text
+        ]
+        if out:
+            write(attributions, out)
+            tell(f"wrote {out}")
+    if as_json:
+        print_json([record(attribution) for attribution in attributions])
+    else:
+        draw(attributions)
+
+
+@app.command()
+def fit(
+    model: ModelOption,
+    data: DataOption,
+    out: Annotated[Path, typer.Option("--out", help="The folder that will hold the lens.")],
+    over: Annotated[
+        Literal["inputs", "states"], typer.Option("--over", help="What the masks are over.")
+    ] = "inputs",
+    margin: Annotated[float, typer.Option("--margin", help="The divergence the masks may cause.")] = 0.1,
+    max_steps: Annotated[
+        int | None, typer.Option("--max-steps", min=1, help="Stop here at the latest.")
+    ] = None,
+    column: ColumnOption = None,
+    device: DeviceOption = None,
+    seed: SeedOption = 0,
+    limit: LimitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fit a DiffMask lens on a set of texts and report how it does on held-out ones."""
+    with redirect_stdout(sys.stderr):
+        texts = gather([], data, column, limit)
+        subject = masklens.Subject.from_pretrained(model, device=device)
+        tell(f"fitting masks over {over} on {len(texts)} texts")
+        steps = {} if max_steps is None else {"max_steps": max_steps}
+        lens = masklens.DiffMask.fit(subject, texts, over=over, margin=margin, seed=seed, **steps)
+        lens.save_pretrained(out)
+        tell(f"wrote {out}")
+    show(diagnostics(lens), as_json)
+
+
+@app.command()
+def reproduce(
+    section: Annotated[Literal["toy"], typer.Argument(help="The part of the papers to reproduce.")],
+    out: Annotated[Path, typer.Option("--out", help="The folder for results.json, results.md and figures.")],
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Reproduce a published experiment and set its figures beside ours."""
+    from importlib import import_module
+
+    with redirect_stdout(sys.stderr):
+        import_module(f"masklens.reproduce.{section}").run(seed=seed, out=out)
+        tell(f"wrote {out}")
+    if as_json:
+        print_json(json.loads((out / "results.json").read_text(encoding="utf-8")))
+    else:
+        typer.echo((out / "results.md").read_text(encoding="utf-8"))
+
+
+def gather(
+    texts: Sequence[str], pattern: str | None, columns: Sequence[str] | None, limit: int | None
+) -> list[Text]:
+    """The texts given as arguments followed by those in files, at most `limit` of them."""
+    from .texts import read_texts
+
+    found: list[Text] = list(texts)
+    if pattern is not None:
+        found += read_texts(pattern, columns or ["text"], limit)
+    if not found:
+        raise TextError("no text was given; give one or more as arguments, or a file with --input")
+    return found[:limit]
+
+
+def method_options(
+    names: Iterable[str], subject: Subject, lens: Path | None, lm_head: str | None
+) -> dict[str, dict[str, Any]]:
+    """For each method, the options that only it takes; an option that no method takes is an error."""
+    options: dict[str, dict[str, Any]] = {name: {} for name in names}
+    if lens:
+        options_of(options, "diffmask", "--lens")["lens"] = masklens.DiffMask.from_pretrained(lens, subject)
+    if lm_head:
+        options_of(options, "decoded_gradcam", "--lm-head")["lm_head"] = lm_head
+    return options
+
+
+def options_of(options: Mapping[str, dict[str, Any]], method: str, flag: str) -> dict[str, Any]:
+    """The options of the method that a flag is for."""
+    if method not in options:
+        raise MethodError(
+            f"{flag} is for {method}, but the methods asked for are {', '.join(options)}; "
+            f"add --method {method} or leave {flag} out"
+        )
+    return options[method]
+
+
+def read_target(target: str | None) -> str | int | None:
+    """A class id if the target is a whole number, else a label name."""
+    return int(target) if target is not None and target.isdecimal() else target
+
+
+def diagnostics(lens: DiffMask) -> list[dict[str, Any]]:
+    """The lens's held-out measurements, one row a site."""
+    return [dict(row) for row in lens.diagnostics]
+
+
+def draw(attributions: Iterable[Attribution]) -> None:
+    """Print every attribution as a heat map."""
+    from rich.console import Console
+
+    from .viz.terminal import heat_map
+
+    console = Console()
+    for attribution in attributions:
+        console.print(heat_map(attribution), "")
+
+
+def show(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+    """Print rows that have the same fields, as JSON or as a table."""
+    if as_json:
+        print_json(rows)
+        return
+    from rich.console import Console
+
+    Console().print(table(rows))
+
+
+def print_json(data: Any) -> None:
+    """Print data alone on standard output; what JSON does not know is printed as a string."""
+    typer.echo(json.dumps(data, default=str))
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A table with one column a field."""
+    from rich.table import Table
+
+    result = Table(*(rows[0] if rows else ()))
+    for row in rows:
+        result.add_row(*map(plain, row.values()))
+    return result
+
+
+def plain(value: Any) -> str:
+    """A value for a table: numbers with four digits, lists joined by commas, no markup."""
+    from rich.markup import escape
+
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return escape(", ".join(map(str, value)))
+    return escape("" if value is None else str(value))

@@ -1,0 +1,1 @@
+"""Pictures of attributions. Nothing here sees a model."""

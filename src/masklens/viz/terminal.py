@@ -1,0 +1,105 @@
+"""The site x token heat map of one attribution, drawn in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from ..attribution import Attribution
+
+LABEL_WIDTH = 6
+GAP = 1
+# Blue and orange stay apart for every common kind of colour blindness.
+POSITIVE = np.array([0, 90, 181])
+NEGATIVE = np.array([220, 90, 0])
+WHITE = np.array([255, 255, 255])
+
+
+def heat_map(attribution: Attribution) -> HeatMap:
+    """A renderable with one row a site and one column a token; long texts go on in further blocks.
+
+    Every number is the score divided by the largest absolute score of the attribution, which the last line
+    gives, so that the map can also be read without colour.
+    """
+    return HeatMap(attribution)
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """Lays the map out when the width of the terminal is known."""
+
+    attribution: Attribution
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        a = self.attribution
+        yield Text.assemble(
+            ("prediction ", "dim"), (printable(a.prediction), "bold"), ("   target ", "dim"),
+            (printable(a.target), "bold"), ("   method ", "dim"), (printable(a.method), "bold"),
+        )  # fmt: skip
+        scale = largest(a.scores)
+        tokens = [printable(token) for token in a.tokens]
+        widths = [max(cell_len(token), 5) for token in tokens]
+        for columns in blocks(widths, options.max_width - LABEL_WIDTH):
+            yield block(a, tokens, widths, columns, scale)
+        yield Text(
+            f"1.00 = {scale:.3g}; site 0 is the word embeddings, site k+1 the output of block k", "dim"
+        )
+
+
+def block(
+    a: Attribution, tokens: Sequence[str], widths: Sequence[int], columns: range, scale: float
+) -> Table:
+    """The part of the map that holds the given columns."""
+    table = Table.grid(padding=(0, GAP, 0, 0))
+    table.add_column("site", width=LABEL_WIDTH - GAP, justify="right", style="dim")
+    for j in columns:
+        table.add_column(width=widths[j], no_wrap=True)
+    table.add_row("site", *(Text(tokens[j], "dim" if a.special[j] else "bold") for j in columns))
+    for site, row in zip(a.sites, a.scores, strict=True):
+        table.add_row(str(site), *(cell(float(row[j]) / scale, widths[j]) for j in columns))
+    return table
+
+
+def cell(value: float, width: int) -> Text:
+    """One score in [-1, 1] as a number on its colour."""
+    if not np.isfinite(value):
+        return Text("-".center(width), "dim")
+    end = POSITIVE if value >= 0 else NEGATIVE
+    red, green, blue = (WHITE + abs(value) * (end - WHITE)).round().astype(int)
+    ink = "white" if abs(value) > 0.6 else "black"
+    return Text(f"{value:.2f}".center(width), Style.parse(f"{ink} on rgb({red},{green},{blue})"))
+
+
+def blocks(widths: Sequence[int], room: int) -> Iterator[range]:
+    """Cut the columns into runs that fit into the room, each with at least one column."""
+    ends = list(accumulate(width + GAP for width in widths))
+    start = 0
+    while start < len(widths):
+        used = ends[start - 1] if start else 0
+        stop = max(start + 1, sum(end - used <= room for end in ends))
+        yield range(start, stop)
+        start = stop
+
+
+def largest(scores: np.ndarray) -> float:
+    """The largest absolute finite score, or 1 when there is none above zero."""
+    finite = np.abs(scores[np.isfinite(scores)])
+    return float(finite.max(initial=0.0)) or 1.0
+
+
+def printable(text: str) -> str:
+    """The text with every control, format and other unprintable character shown as a dot.
+
+    A text may hold escape sequences, which must not reach the terminal.
+    """
+    return "".join(character if character.isprintable() else "·" for character in text)
