@@ -1,0 +1,142 @@
+"""The command line: quick help, clean output, one-line errors."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from masklens.cli import app
+from records import make
+
+HEAVY = ("torch", "transformers", "captum", "accelerate", "pyarrow", "matplotlib", "numpy")
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def run_python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+def test_help_imports_nothing_heavy_and_is_quick():
+    code = f"""
+import sys, time
+from masklens.cli import app
+try:
+    app(["--help"])
+except SystemExit:
+    pass
+print([name for name in {HEAVY} if name in sys.modules], time.process_time(), file=sys.stderr)
+"""
+    done = run_python(code)
+    loaded, seconds = done.stderr.rsplit(maxsplit=1)
+    assert "reproduce" in done.stdout
+    assert loaded == "[]"
+    assert float(seconds) < 0.5  # processor time, so that a busy machine does not decide the result
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    code = f"import masklens, sys; print([n for n in {HEAVY} if n in sys.modules], dir(masklens))"
+    assert run_python(code).stdout.startswith("[] ['Attribution'")
+
+
+def test_every_public_name_is_there():
+    import masklens
+
+    for name in masklens.__all__:
+        assert callable(getattr(masklens, name)), name
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        masklens.nothing  # noqa: B018
+
+
+def test_version():
+    import masklens
+
+    assert call("--version").stdout == f"masklens {masklens.__version__}\n"
+
+
+def test_methods_as_json_and_as_table():
+    import masklens
+
+    listed = json.loads(call("methods", "--json").stdout)
+    assert sorted(method["name"] for method in listed) == sorted(masklens.methods())
+    assert all(set(method) == {"name", "summary", "cost", "needs", "paper"} for method in listed)
+    assert "summary" in call("methods").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a text", "--method", "no_such"], "no method 'no_such'"),
+        (["a text", "--out", "x.docx"], "x.docx"),
+        ([], "no text was given"),
+        (["--input", "no_such.txt"], "no_such.txt"),
+        (["--input", "no_such.doc"], ".parquet"),
+    ],
+)
+def test_a_mistake_is_one_line_on_standard_error(arguments, message):
+    done = call("explain", "--model", "no_such_folder", *arguments)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_unknown_options_and_choices_have_exit_code_2():
+    assert call("explain", "--nonsense").exit_code == 2
+    assert call("reproduce", "nonsense", "--out", "x").exit_code == 2
+
+
+def fake_explanations(monkeypatch):
+    """Put a stand-in for the model and the computation behind the command."""
+    import masklens
+    from masklens import explaining, subject
+
+    def explain(_subject, texts, method, **options):
+        print("a library that talks on standard output")
+        return [make(text=text, method=method, settings=options) for text in texts]
+
+    monkeypatch.setattr(subject.Subject, "from_pretrained", lambda path, device=None: object())
+    monkeypatch.setattr(explaining, "explain", explain)
+    assert masklens.explain is explain
+
+
+def first_method():
+    import masklens
+
+    return masklens.methods()[0]
+
+
+def test_json_stands_alone_on_standard_output(monkeypatch):
+    fake_explanations(monkeypatch)
+    done = call("explain", "--model", "m", "one", "two", "--method", first_method(), "--seed", 3, "--json")
+    assert done.exit_code == 0, done.stderr
+    records = json.loads(done.stdout)
+    assert [record["text"] for record in records] == ["one", "two"]
+    assert records[0]["settings"]["seed"] == 3
+    assert "a library that talks" in done.stderr
+
+
+def test_target_is_an_id_or_a_name(monkeypatch):
+    fake_explanations(monkeypatch)
+    for given, passed in [("1", 1), ("positive", "positive")]:
+        done = call("explain", "--model", "m", "a", "--method", first_method(), "--target", given, "--json")
+        assert json.loads(done.stdout)[0]["settings"]["target"] == passed
+
+
+def test_heat_map_and_file(monkeypatch, tmp_path):
+    import masklens
+
+    fake_explanations(monkeypatch)
+    source, out = tmp_path / "texts.csv", tmp_path / "new" / "x.parquet"
+    source.write_text("label,text\n1,one\n0,two\n")
+    arguments = ["--input", source, "--limit", 1, "--method", first_method(), "--out", out]
+    done = call("explain", "--model", "m", *arguments)
+    assert done.exit_code == 0, done.stderr
+    assert "prediction" in done.stdout
+    assert "x.parquet" in done.stderr
+    assert [a.text for a in masklens.load(out)] == ["one"]

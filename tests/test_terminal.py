@@ -1,0 +1,61 @@
+"""The heat map in the terminal."""
+
+import io
+
+import numpy as np
+from rich.console import Console
+
+from masklens.viz.terminal import blocks, heat_map, largest, printable
+from records import make
+
+
+def render(attribution, width=80, colour=False):
+    file = io.StringIO()
+    system = "truecolor" if colour else None
+    Console(file=file, width=width, force_terminal=colour, color_system=system).print(heat_map(attribution))
+    return file.getvalue()
+
+
+def test_numbers_are_relative_to_the_largest():
+    lines = render(make()).splitlines()
+    assert lines[0].split() == ["prediction", "positive", "target", "positive", "method", "gradient"]
+    assert lines[1].split() == ["site", "[CLS]", "good", "[SEP]"]
+    assert lines[2].split() == ["0", "0.00", "1.00", "-0.25"]
+    assert lines[3].split() == ["1", "0.12", "0.50", "0.00"]
+    assert "1.00 = 4" in lines[4]
+
+
+def test_strongest_cells_have_the_end_colours():
+    drawn = render(make(scores=np.array([[1.0, -1.0, 0.0]])), colour=True)
+    assert "48;2;0;90;181" in drawn
+    assert "48;2;220;90;0" in drawn
+    assert "48;2;255;255;255" in drawn
+
+
+def test_long_texts_go_on_in_further_blocks_and_lose_no_token():
+    tokens = tuple(f"token{i}" for i in range(40))
+    drawn = render(make(tokens=tokens, scores=np.ones((1, 40))), width=60)
+    assert all(len(line) <= 60 for line in drawn.splitlines())
+    assert [word for word in drawn.split() if word.startswith("token")] == list(tokens)
+
+
+def test_blocks_cover_all_columns_even_when_one_is_too_wide():
+    cut = list(blocks([5, 5, 90, 5], room=12))
+    assert [list(columns) for columns in cut] == [[0, 1], [2], [3]]
+    assert list(blocks([], room=12)) == []
+
+
+def test_scores_that_are_zero_or_not_finite():
+    assert largest(np.zeros((1, 2))) == 1.0
+    assert largest(np.array([[np.nan, 2.0, -3.0]])) == 3.0
+    assert "-" in render(make(scores=np.array([[np.nan, 1.0, 0.0]]))).splitlines()[2].split()
+
+
+def test_escape_sequences_and_bidi_marks_do_not_reach_the_terminal():
+    hostile = "\x1b[31mred\u202eab\n"
+    assert printable(hostile) == "·[31mred·ab·"
+    assert "\x1b" not in render(make(tokens=("[CLS]", hostile, "[bold]x[/bold]")))
+
+
+def test_markup_in_tokens_is_shown_as_it_is():
+    assert "[bold]x[/bold]" in render(make(tokens=("[CLS]", "[bold]x[/bold]", "[SEP]")))
