@@ -1,7 +1,7 @@
 """What a model's output means: the prediction, the score of a target, the change of an output.
 
 A task turns a model's raw output into one tensor, examples first, called `output` everywhere else. It
-knows nothing about layers or methods.
+knows nothing about layers or methods. Tasks over tokens are in `token_tasks`, language models in `lm_tasks`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .attribution import Text
 from .encoding import Batch
 from .errors import TargetError
 
 
 class Task(ABC):
     """Reads the output of a model."""
+
+    def source(self, text: Text) -> Text:
+        """The part of a text that is tokenised."""
+        return text
+
+    def prepare(self, batch: Batch, wanted: Any = None) -> Batch:
+        """The batch with what the task must add to it or note in its `marks`, such as the place to read.
+
+        Noted before anything is edited: a method may put further mask tokens into the text.
+        """
+        return batch
 
     @abstractmethod
     def read(self, raw: Any, batch: Batch) -> Tensor:
@@ -37,6 +49,10 @@ class Task(ABC):
     def score(self, output: Tensor, target: Tensor) -> Tensor:
         """The value to explain, before any softmax: (examples,)."""
 
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """What training on that target would make small: (examples,). Minus the score unless a task says more."""
+        return -self.score(output, target)
+
     @abstractmethod
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         """How far the output moved from the reference, in nats, at least 0: (examples,)."""
@@ -44,6 +60,11 @@ class Task(ABC):
     @abstractmethod
     def describe(self, target: Tensor, batch: Batch) -> list[str]:
         """A name for each target, as shown to people."""
+
+    def agrees(self, reference: Tensor, output: Tensor, batch: Batch) -> Tensor:
+        """Whether the decision is the same in both outputs: (examples,) bool."""
+        same = self.predict(reference, batch) == self.predict(output, batch)
+        return same.reshape(len(batch), -1).all(1)
 
 
 def per_text(wanted: Any, count: int) -> list[Any]:
@@ -78,6 +99,10 @@ class Classification(Task):
     def score(self, output: Tensor, target: Tensor) -> Tensor:
         return output.gather(-1, target[:, None])[:, 0]
 
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Cross-entropy."""
+        return output.logsumexp(-1) - self.score(output, target)
+
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         return categorical_kl(reference, output)
 
@@ -100,8 +125,73 @@ class BinaryClassification(Classification):
     def score(self, output: Tensor, target: Tensor) -> Tensor:
         return torch.where(target == 1, output, -output)
 
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Binary cross-entropy."""
+        return F.softplus(-self.score(output, target))
+
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         return bernoulli_kl(reference, output)
+
+
+class MultiLabel(Classification):
+    """Any number of labels at once: output (examples, labels) logits, one Bernoulli each.
+
+    A target says for each label whether it is meant: (examples, labels) of 0 and 1. The user names one
+    label or a tuple of them; the default is the most probable one.
+    """
+
+    def predict(self, output: Tensor, batch: Batch) -> Tensor:
+        return (output > 0).long()
+
+    def resolve(self, wanted: Any, output: Tensor, batch: Batch) -> Tensor:
+        target = torch.zeros_like(output, dtype=torch.long)
+        best = output.argmax(-1)
+        for i, one in enumerate(per_text(wanted, len(batch))):
+            names = one if isinstance(one, tuple) else (best[i] if one is None else one,)
+            target[i, [class_id(name, self.labels) for name in names]] = 1
+        return target
+
+    def score(self, output: Tensor, target: Tensor) -> Tensor:
+        return (output * target).sum(-1)
+
+    def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
+        return bernoulli_kl(reference, output).sum(-1)
+
+    def describe(self, target: Tensor, batch: Batch) -> list[str]:
+        return [", ".join(self.labels[int(k)] for k in row.nonzero()[:, 0]) or "none" for row in target]
+
+
+class Regression(Classification):
+    """Numbers: output (examples, numbers); divergence that of unit normals, half the squared difference.
+
+    A target is which number is meant and its value in the unedited output: (examples, 2).
+    """
+
+    def __init__(self, labels: Sequence[str], tolerance: float = 0.5) -> None:
+        super().__init__(labels)
+        self.tolerance = tolerance
+        """how far a number may move before it counts as another decision"""
+
+    def predict(self, output: Tensor, batch: Batch) -> Tensor:
+        return torch.stack([torch.zeros_like(output[:, 0]), output[:, 0]], -1)
+
+    def resolve(self, wanted: Any, output: Tensor, batch: Batch) -> Tensor:
+        chosen = [0 if one is None else class_id(one, self.labels) for one in per_text(wanted, len(batch))]
+        which = torch.tensor(chosen, device=output.device)
+        return torch.stack([which.to(output.dtype), super().score(output, which)], -1)
+
+    def score(self, output: Tensor, target: Tensor) -> Tensor:
+        return super().score(output, target[:, 0].long())
+
+    def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
+        return (reference - output).float().square().sum(-1) / 2
+
+    def agrees(self, reference: Tensor, output: Tensor, batch: Batch) -> Tensor:
+        return ((reference - output).abs() <= self.tolerance).all(-1)
+
+    def describe(self, target: Tensor, batch: Batch) -> list[str]:
+        named = len(self.labels) > 1
+        return [f"{self.labels[int(i)]} " * named + f"{value:.4g}" for i, value in target.tolist()]
 
 
 def class_id(target: Any, labels: Sequence[str] | Mapping[int, str]) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -25,7 +25,7 @@ from ..encoding import Batch
 from ..errors import MethodError
 from ..subject import Subject
 
-FILES = ("diffmask",)
+FILES = ("diffmask", "gradient", "bottleneck", "guan")
 """the modules of this folder that register methods"""
 
 
@@ -69,11 +69,26 @@ class Request:
 
     def noise(self, draws: int, width: int, kind: Callable[..., Tensor] = torch.randn) -> Tensor:
         """Reproducible noise (examples, draws, tokens, width), zero at padding."""
+        return self._noise(self.generators(), draws, width, kind)
+
+    def _noise(
+        self, generators: Sequence[torch.Generator], draws: int, width: int, kind: Callable[..., Tensor]
+    ) -> Tensor:
         out = torch.zeros(len(self.batch), draws, self.batch.shape[1], width)
-        for i, generator in enumerate(self.generators()):
+        for i, generator in enumerate(generators):
             where = self.batch.valid[i].cpu()
             out[i, :, where] = kind(draws, int(where.sum()), width, generator=generator)
         return out.to(self.batch.valid.device)
+
+    def draws(self, width: int, kind: Callable[..., Tensor] = torch.randn) -> Iterator[Tensor]:
+        """Endless reproducible noise, each (examples, tokens, width), zero at padding.
+
+        Several draws are made at once to save calls; how many does not depend on the batch, so neither
+        does the noise.
+        """
+        generators = self.generators()
+        while True:
+            yield from self._noise(generators, 8, width, kind).unbind(1)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,85 @@
+"""What stands for "nothing there": the `baselines` of an explanation as a state at a site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import MethodError
+from . import Request
+
+
+def absent_state(request: Request, site: int, state: Tensor, default: Any = "zero") -> Tensor:
+    """The baseline at a site, as a tensor that broadcasts to `state` (examples, tokens, width).
+
+    `request.baselines` may be
+
+    - "zero",
+    - "pad", "mask" or a token id: the state that the text has at that site when every token that is not
+      special is replaced by that token,
+    - a tensor that broadcasts to the state, or a dict of them by site.
+    """
+    given = default if request.baselines is None else request.baselines
+    if isinstance(given, Mapping):
+        given = _at(given, site)
+    if isinstance(given, Tensor):
+        return _fitting(given.to(state), state, site)
+    if isinstance(given, str) and given == "zero":
+        return torch.zeros_like(state[:1, :1])
+    return _state_of_token(request, site, token_id(request, given))
+
+
+def mask_or_zero(request: Request) -> str:
+    """The usual baseline of methods that take tokens away: the mask token where the model has one."""
+    return "zero" if getattr(request.subject.tokenizer, "mask_token_id", None) is None else "mask"
+
+
+def token_id(request: Request, given: Any) -> int:
+    """A token id from "pad", "mask" or an id."""
+    if isinstance(given, int) and not isinstance(given, bool):
+        return given
+    if given not in ("pad", "mask"):
+        raise MethodError(
+            f"baselines={given!r} is not known; give 'zero', 'pad', 'mask', a token id or a tensor"
+        )
+    found = getattr(request.subject.tokenizer, f"{given}_token_id", None)
+    if found is None:
+        raise MethodError(f"this subject's tokenizer has no {given} token; give baselines='zero' or a tensor")
+    return found
+
+
+def without_tokens(request: Request, token: int) -> dict[str, Tensor]:
+    """The model's inputs with every token that is not special replaced."""
+    batch = request.batch
+    if "input_ids" not in batch.inputs:
+        raise MethodError(
+            "this subject has no input_ids to replace tokens in; give baselines='zero' or a tensor"
+        )
+    ids = batch.inputs["input_ids"]
+    return {**batch.inputs, "input_ids": torch.where(batch.special | ~batch.valid, ids, token)}
+
+
+def _state_of_token(request: Request, site: int, token: int) -> Tensor:
+    emptied = replace(request.batch, inputs=without_tokens(request, token))
+    return request.subject.states(emptied, [site]).states[site]
+
+
+def _at(given: Mapping[int, Any], site: int) -> Any:
+    if site not in given:
+        raise MethodError(f"no baseline for site {site}; there are baselines for sites {sorted(given)}")
+    return given[site]
+
+
+def _fitting(baseline: Tensor, state: Tensor, site: int) -> Tensor:
+    try:
+        fits = torch.broadcast_shapes(baseline.shape, state.shape) == state.shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        shape, wanted = tuple(baseline.shape), tuple(state.shape)
+        raise MethodError(f"a baseline of shape {shape} does not fit the state {wanted} at site {site}")
+    return baseline

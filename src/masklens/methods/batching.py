@@ -1,0 +1,90 @@
+"""How methods that expand a batch keep memory bounded and padding out of the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..encoding import Batch
+from ..errors import MethodError
+from ..tasks import per_text
+from . import Request
+
+TOKENS_AT_ONCE = 2048
+"""the internal batch limit when none is given: rows x tokens of one forward pass"""
+
+
+def rows_at_once(batch: Batch, internal_batch_size: int | None) -> int:
+    """How many expanded rows go through the model together."""
+    if internal_batch_size is None:
+        return max(1, TOKENS_AT_ONCE // batch.shape[1])
+    if internal_batch_size < 1:
+        raise MethodError(f"internal_batch_size is {internal_batch_size}; it must be at least 1")
+    return internal_batch_size
+
+
+def pairs(examples: int, steps: int, limit: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every (example, step) pair, an example's steps together, at most `limit` pairs at a time."""
+    for index in torch.arange(examples * steps).split(limit):
+        yield index // steps, index % steps
+
+
+def by_length(request: Request, function: Callable[[Request], Tensor]) -> Tensor:
+    """Apply `function` to the texts of each length apart, so that no forward pass computes padding.
+
+    Worth it where a text goes through the model many times. The scores come back as (examples, sites, tokens)
+    of the whole batch.
+    """
+    if not _can_cut(request):
+        return function(request)
+    lengths = request.batch.valid.sum(1).tolist()
+    scores = torch.zeros(
+        len(lengths), len(request.sites), request.batch.shape[1], device=request.batch.valid.device
+    )
+    outputs: dict[int, Tensor] = {}
+    for length in sorted(set(lengths)):
+        rows = [i for i, n in enumerate(lengths) if n == length]
+        part = part_of(request, rows)
+        found = function(part).to(scores.dtype)
+        for j, i in enumerate(rows):
+            scores[i][:, request.batch.valid[i]] = found[j][:, part.batch.valid[j]]
+            outputs[i] = part.reference[j]
+    if len({output.shape for output in outputs.values()}) == 1:
+        request.note(torch.stack([outputs[i] for i in range(len(lengths))]))
+    return scores
+
+
+def part_of(request: Request, rows: list[int]) -> Request:
+    """The request for some of its texts, without the padding that none of them needs."""
+    wanted = per_text(request.wanted, len(request.batch))
+    return Request(
+        request.subject,
+        _cut(request.batch.take(rows)) if _can_cut(request) else request.batch.take(rows),
+        request.sites,
+        [wanted[i] for i in rows],
+        request.seed,
+        request.baselines,
+    )
+
+
+def _can_cut(request: Request) -> bool:
+    """Padding columns can go if every input is known to have one column a token, and no baseline has."""
+    inputs, baselines = request.batch.inputs, request.baselines
+    by_token = all(value.shape[:2] == request.batch.shape for value in inputs.values())
+    by_position = isinstance(baselines, dict) or (isinstance(baselines, Tensor) and baselines.dim() > 1)
+    return by_token and "attention_mask" in inputs and not by_position
+
+
+def _cut(batch: Batch) -> Batch:
+    """The batch without the columns that are padding in every row."""
+    columns = batch.valid.any(0)
+    return replace(
+        batch,
+        inputs={name: value[:, columns] for name, value in batch.inputs.items()},
+        valid=batch.valid[:, columns],
+        special=batch.special[:, columns],
+        segments=batch.segments[:, columns],
+    )

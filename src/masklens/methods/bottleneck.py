@@ -1,0 +1,134 @@
+"""The per-sample information bottleneck of Schulz et al. 2020, with one gate a token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import MethodError
+from . import Request, register
+from .gradient import check_count
+
+Statistics = tuple[Tensor, Tensor]
+"""mean and standard deviation of the states, each broadcasting to (examples, tokens, width)"""
+
+
+@register(
+    "information_bottleneck",
+    summary="how much of each token's state is needed, found by adding noise to it",
+    cost="3 n_steps",
+    paper="Schulz et al. 2020",
+    needs="gradients; statistics of the states (the text's own by default)",
+)
+def information_bottleneck(
+    request: Request,
+    *,
+    n_steps: int = 50,
+    lr: float = 0.1,
+    weight: float = 10.0,
+    start: float = 5.0,
+    statistics: Any = None,
+) -> Tensor:
+    """lambda = sigmoid(alpha) of each token: the share of its state that is let through.
+
+    Minimises loss(target) + weight x KL over alpha, where the model goes on with
+    z = lambda h + (1 - lambda) e, e ~ N(mean, std), and KL is that of z's distribution from N(mean, std),
+    averaged over features and tokens. One noise sample a step, centered RMSprop, each text by itself. The
+    loss is the cross-entropy of the target where the task has one, else minus the score.
+
+    Args:
+        n_steps, lr, weight: the DiffMask paper's settings for SST; its toy task and SQuAD use 500 steps.
+        start: alpha at the start.
+        statistics: (mean, std), each a tensor that broadcasts to the state, or a dict of them by site. By
+            default those of the text's own states over its tokens, so that a text's result does not depend
+            on the texts beside it; statistics of a corpus are what the paper uses.
+    """
+    check_count("n_steps", n_steps)
+    output, states = request.subject.states(request.batch, request.sites)
+    request.note(output)
+    kept = [
+        _gates(
+            request,
+            site,
+            states[site],
+            _statistics(request, site, states[site], statistics),
+            n_steps,
+            lr,
+            weight,
+            start,
+        )
+        for site in request.sites
+    ]
+    return torch.stack(kept, dim=1)
+
+
+def _gates(
+    request: Request,
+    site: int,
+    state: Tensor,
+    statistics: Statistics,
+    n_steps: int,
+    lr: float,
+    weight: float,
+    start: float,
+) -> Tensor:
+    """The fitted lambdas at one site: (examples, tokens)."""
+    mean, std = statistics
+    alpha = torch.full(request.batch.shape, start, device=state.device, requires_grad=True)
+    optimizer = torch.optim.RMSprop([alpha], lr=lr, centered=True)
+    for _, noise in zip(range(n_steps), request.draws(state.shape[-1]), strict=False):
+        with torch.enable_grad():
+            keep = alpha.sigmoid()[:, :, None]  # (examples, tokens, 1)
+            narrowed = keep * state + (1 - keep) * (mean + std * noise.to(state))
+            output = request.subject.run(request.batch, replace={site: narrowed}).output
+            information = tokens_mean(divergence_from_prior(alpha, (state - mean) / std), request.batch.valid)
+            loss = request.subject.task.loss(output, request.target) + weight * information  # (examples,)
+        (alpha.grad,) = torch.autograd.grad(loss.sum(), alpha)
+        optimizer.step()
+    return alpha.detach().sigmoid()
+
+
+def divergence_from_prior(alpha: Tensor, standard: Tensor) -> Tensor:
+    """KL(N(lambda r, (1 - lambda)^2) || N(0, 1)) averaged over features: (examples, tokens).
+
+    `standard` is r = (h - mean) / std; the KL does not change when both sides are standardised.
+    """
+    keep = alpha.sigmoid()[:, :, None]
+    log_var = (
+        2 * torch.nn.functional.logsigmoid(-alpha)[:, :, None]
+    )  # log (1 - lambda)^2 without cancellation
+    return (0.5 * ((keep * standard) ** 2 + log_var.exp() - log_var - 1)).mean(-1)
+
+
+def tokens_mean(values: Tensor, valid: Tensor) -> Tensor:
+    """The mean over each example's tokens: (examples,)."""
+    return (values * valid).sum(1) / valid.sum(1)
+
+
+def _statistics(request: Request, site: int, state: Tensor, given: Any) -> Statistics:
+    if isinstance(given, dict):
+        if site not in given:
+            raise MethodError(f"no statistics for site {site}; there are some for sites {sorted(given)}")
+        given = given[site]
+    if given is None:
+        return own_statistics(state, request.batch.valid)
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise MethodError(
+            f"statistics must be (mean, std) or a dict of them by site, not {type(given).__name__}"
+        )
+    mean, std = (torch.as_tensor(value).to(state) for value in given)
+    return mean, std.clamp(min=SMALLEST_STD)
+
+
+SMALLEST_STD = 0.01
+"""of the prior; Schulz et al.'s own code has the same floor"""
+
+
+def own_statistics(state: Tensor, valid: Tensor) -> Statistics:
+    """Mean and standard deviation of each text's own states: (examples, 1, width) each."""
+    share = valid[:, :, None] / valid.sum(1)[:, None, None]
+    mean = (share * state).sum(1, keepdim=True)
+    variance = (share * (state - mean) ** 2).sum(1, keepdim=True)
+    return mean, variance.sqrt().clamp(min=SMALLEST_STD)

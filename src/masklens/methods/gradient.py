@@ -1,0 +1,289 @@
+"""Methods that read gradients: gradient, grad_x_input, gradcam, smoothgrad, integrated_gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import MethodError, SiteError
+from . import Request, register
+from .baselines import absent_state
+from .batching import by_length, pairs, rows_at_once
+
+Objective = Callable[[Tensor, Tensor], Tensor]
+"""from an output and a target to one value an example"""
+
+
+class Slope(NamedTuple):
+    """A state and the gradient of the score with respect to it, both (examples, tokens, width)."""
+
+    state: Tensor
+    gradient: Tensor
+
+
+def slopes(request: Request, objective: Objective | None = None) -> dict[int, Slope]:
+    """States and gradients at every site asked for, from one forward and one backward pass.
+
+    The gradient is that of the task's score unless another objective is given. The lowest site is made
+    the leaf of the graph, so the blocks below it are neither recorded nor walked back through.
+    """
+    subject, lowest = request.subject, min(request.sites)
+    leaf = {lowest: lambda state: state.detach().requires_grad_()}
+    with torch.enable_grad():
+        output, states = subject.run(request.batch, replace=leaf, record=request.sites)
+        request.note(output)
+        value = (objective or subject.task.score)(output, request.target).sum()
+    found = torch.autograd.grad(value, [states[site] for site in request.sites], allow_unused=True)
+    return {
+        site: Slope(states[site].detach(), _used(site, g))
+        for site, g in zip(request.sites, found, strict=True)
+    }
+
+
+def _used(site: int, gradient: Tensor | None) -> Tensor:
+    if gradient is None:
+        raise SiteError(f"the output does not depend on the state at site {site}; choose another site")
+    return gradient
+
+
+def path_gradient(
+    request: Request,
+    site: int,
+    points: Callable[[Tensor, Tensor], Tensor],
+    weights: Tensor,
+    internal_batch_size: int | None = None,
+    objective: Objective | None = None,
+) -> Tensor:
+    """The sum over steps k of weights[k] x the gradient at the k-th point: (examples, tokens, width).
+
+    `points(rows, steps)` gives the states of the examples `rows` at the steps `steps` (equally many). The
+    blocks below the site are not computed.
+    """
+    subject, batch = request.subject, request.batch
+    objective, target = objective or subject.task.score, request.target
+    total: Tensor | None = None
+    for rows, steps in pairs(len(batch), len(weights), rows_at_once(batch, internal_batch_size)):
+        leaf = points(rows, steps).detach().requires_grad_()
+        with torch.enable_grad():
+            output = subject.run(batch.take(rows.tolist()), replace={site: leaf}).output
+            value = objective(output, target[rows]).sum()
+        (gradient,) = torch.autograd.grad(value, leaf, allow_unused=True)
+        if total is None:
+            total = leaf.new_zeros(len(batch), *leaf.shape[1:])
+        share = weights[steps].to(leaf)[:, None, None]
+        total.index_add_(0, rows.to(leaf.device), _used(site, gradient) * share)
+    assert total is not None
+    return total
+
+
+def reduced(gradient: Tensor, norm: str) -> Tensor:
+    """One number a token from a gradient (..., width): "l2" or "l1" norm, or the signed "sum"."""
+    if norm == "sum":
+        return gradient.sum(-1)
+    if norm not in ("l1", "l2"):
+        raise MethodError(f"norm={norm!r} is not known; give 'l2', 'l1' or 'sum'")
+    return gradient.norm(p=int(norm[1]), dim=-1)
+
+
+def stacked(request: Request, score: Callable[[int], Tensor]) -> Tensor:
+    """(examples, sites, tokens) from a function that gives the scores (examples, tokens) of one site."""
+    return torch.stack([score(site) for site in request.sites], dim=1)
+
+
+@register(
+    "gradient",
+    summary="size of the score's gradient at each token's state",
+    cost="2",
+    paper="Simonyan et al. 2014",
+)
+def gradient(request: Request, *, norm: str = "l2") -> Tensor:
+    """The norm of dy/dh for each token; `norm` is "l2", "l1" or "sum" (signed)."""
+    found = slopes(request)
+    return stacked(request, lambda site: reduced(found[site].gradient, norm))
+
+
+@register(
+    "grad_x_input",
+    summary="gradient times state, summed over features",
+    cost="2",
+    paper="Shrikumar et al. 2016",
+)
+def grad_x_input(request: Request) -> Tensor:
+    """sum_k dy/dh_k h_k for each token: the score's change to first order if the state were zero."""
+    found = slopes(request)
+    return stacked(request, lambda site: (found[site].gradient * found[site].state).sum(-1))
+
+
+@register(
+    "gradcam",
+    summary="gradient times state, summed over features, negative evidence dropped",
+    cost="2",
+    paper="Selvaraju et al. 2017; Hou and Castanon 2023, equation 1",
+    sites="all",
+)
+def gradcam(request: Request) -> Tensor:
+    """alpha = ReLU(sum_k dy/dh_k h_k) at each site. The gradients are not pooled over tokens."""
+    return grad_x_input(request).relu()
+
+
+@register(
+    "smoothgrad",
+    summary="gradient averaged over noisy copies of the state",
+    cost="2 n_samples",
+    paper="Smilkov et al. 2017",
+)
+def smoothgrad(
+    request: Request,
+    *,
+    n_samples: int = 10,
+    noise: float = 0.01,
+    norm: str = "l2",
+    internal_batch_size: int | None = None,
+) -> Tensor:
+    """The norm of the mean gradient at h + e, e normal with std `noise` x (max - min of the text's states)."""
+
+    def score(part: Request) -> Tensor:
+        found = smooth_slopes(part, n_samples, noise, internal_batch_size)
+        return stacked(part, lambda site: reduced(found[site].gradient, norm))
+
+    return by_length(request, score)
+
+
+def smooth_slopes(
+    request: Request,
+    n_samples: int,
+    noise: float,
+    internal_batch_size: int | None = None,
+    objective: Objective | None = None,
+) -> dict[int, Slope]:
+    """States and gradients averaged over `n_samples` noisy copies of the state, one site at a time."""
+    check_count("n_samples", n_samples)
+    output, states = request.subject.states(request.batch, request.sites)
+    request.note(output)
+    return {
+        site: Slope(state, _smooth(request, site, state, n_samples, noise, internal_batch_size, objective))
+        for site, state in states.items()
+    }
+
+
+def _smooth(
+    request: Request,
+    site: int,
+    state: Tensor,
+    n_samples: int,
+    noise: float,
+    internal_batch_size: int | None,
+    objective: Objective | None,
+) -> Tensor:
+    spread = noise * _range(state, request.batch.valid)  # (examples, 1, 1)
+    share = torch.tensor([1 / n_samples])
+    total = torch.zeros_like(state)
+    for _, sample in zip(range(n_samples), request.draws(state.shape[-1]), strict=False):
+        noisy = state + spread * sample.to(state)
+        total += path_gradient(
+            request, site, lambda rows, _, noisy=noisy: noisy[rows], share, internal_batch_size, objective
+        )
+    return total
+
+
+def _range(state: Tensor, valid: Tensor) -> Tensor:
+    """max - min of each example's valid states: (examples, 1, 1)."""
+    pad = ~valid[:, :, None]
+    top = state.masked_fill(pad, -torch.inf).amax((1, 2), keepdim=True)
+    return top - state.masked_fill(pad, torch.inf).amin((1, 2), keepdim=True)
+
+
+@register(
+    "integrated_gradients",
+    summary="gradient integrated along the path from a baseline to the state",
+    cost="2 n_steps",
+    paper="Sundararajan et al. 2017",
+)
+def integrated_gradients(
+    request: Request,
+    *,
+    n_steps: int = 50,
+    points: str = "gausslegendre",
+    absolute: bool = False,
+    internal_batch_size: int | None = None,
+) -> Tensor:
+    """(h - b) . integral of dy/dh along the straight path from b to h, at each site by itself.
+
+    The baseline b is zero unless `baselines` says otherwise. The scores of a text add up to the score at h
+    minus the score at b (completeness).
+
+    Args:
+        n_steps: how many gradients the integral is made of.
+        points: where they are taken: "gausslegendre" (the default, most exact), "linspace" (0 to 1, both ends
+            included, equal weights: what the DiffMask paper's comparison uses), "trapezoid", or the "left",
+            "middle" or "right" of equal steps.
+        absolute: take the absolute value of each token's sum.
+        internal_batch_size: rows that go through the model at once; by default about 2048 tokens.
+    """
+    check_count("n_steps", n_steps)
+    steps, weights = quadrature(points, n_steps)
+
+    def score(part: Request) -> Tensor:
+        found = integrated_slopes(part, steps, weights, internal_batch_size)
+        sums = stacked(part, lambda site: (found[site].state * found[site].gradient).sum(-1))
+        return sums.abs() if absolute else sums
+
+    return by_length(request, score)
+
+
+def integrated_slopes(
+    request: Request,
+    steps: Tensor,
+    weights: Tensor,
+    internal_batch_size: int | None = None,
+    objective: Objective | None = None,
+) -> dict[int, Slope]:
+    """h - b and the weighted sum of gradients at b + steps[k] (h - b), at each site by itself."""
+    output, states = request.subject.states(request.batch, request.sites)
+    request.note(output)
+    found = {}
+    for site, state in states.items():
+        baseline = absent_state(request, site, state).expand_as(state)
+        way = state - baseline
+        total = path_gradient(
+            request, site, _straight(baseline, way, steps), weights, internal_batch_size, objective
+        )
+        found[site] = Slope(way, total)
+    return found
+
+
+def _straight(baseline: Tensor, way: Tensor, steps: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    def at(rows: Tensor, which: Tensor) -> Tensor:
+        return baseline[rows] + steps[which].to(way)[:, None, None] * way[rows]
+
+    return at
+
+
+def quadrature(points: str, n: int) -> tuple[Tensor, Tensor]:
+    """Where between 0 and 1 to take n values of a function, and the weights (sum 1) that give its integral."""
+    equal = torch.full((n,), 1 / n, dtype=torch.float64)
+    if points == "gausslegendre":
+        import numpy as np
+
+        places, weights = np.polynomial.legendre.leggauss(n)
+        return torch.from_numpy((places + 1) / 2), torch.from_numpy(weights / 2)
+    if points == "linspace":
+        return torch.linspace(0, 1, n, dtype=torch.float64), equal
+    if points == "trapezoid":
+        ends = torch.ones(n, dtype=torch.float64)
+        ends[[0, -1]] = 0.5
+        return torch.linspace(0, 1, n, dtype=torch.float64), ends / ends.sum()
+    shift = {"left": 0.0, "middle": 0.5, "right": 1.0}
+    if points not in shift:
+        known = ", ".join(["gausslegendre", "linspace", "trapezoid", *shift])
+        raise MethodError(f"points={points!r} is not known; there are {known}")
+    return (torch.arange(n, dtype=torch.float64) + shift[points]) / n, equal
+
+
+def check_count(name: str, value: int) -> None:
+    """A MethodError unless the option is a whole number of at least 1."""
+    if not isinstance(value, int) or value < 1:
+        raise MethodError(f"{name} is {value!r}; it must be a whole number of at least 1")
