@@ -12,7 +12,8 @@ from masklens.subject import Subject
 from masklens.tap import Point
 from masklens.tasks import BinaryClassification
 
-WORDS = "a fast funny highly enjoyable movie dull slow and bleak film not the is it".split()
+WORDS = ["a", "fast", "funny", "highly", "enjoyable", "movie", "dull", "slow", "and", "bleak"]
+WORDS += ["film", "not", "the", "is", "it"]
 TEXTS = [
     "a fast funny highly enjoyable movie",
     "dull film",

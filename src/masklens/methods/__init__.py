@@ -25,7 +25,7 @@ from ..encoding import Batch
 from ..errors import MethodError
 from ..subject import Subject
 
-FILES = ("diffmask", "gradient", "bottleneck", "guan")
+FILES = ("diffmask", "gradient", "bottleneck", "guan", "erasure")
 """the modules of this folder that register methods"""
 
 
@@ -41,6 +41,8 @@ class Request:
     seed: int = 0
     baselines: Any = None
     """what stands for "nothing there", as the user gave it; each method says what it takes"""
+    notes: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """what a method has to say about single examples: it goes into the settings of their records"""
     _reference: Tensor | None = field(default=None, repr=False)
 
     def note(self, output: Tensor) -> Tensor:

@@ -52,6 +52,7 @@ def by_length(request: Request, function: Callable[[Request], Tensor]) -> Tensor
         for j, i in enumerate(rows):
             scores[i][:, request.batch.valid[i]] = found[j][:, part.batch.valid[j]]
             outputs[i] = part.reference[j]
+            request.notes.setdefault(i, {}).update(part.notes.get(j, {}))
     if len({output.shape for output in outputs.values()}) == 1:
         request.note(torch.stack([outputs[i] for i in range(len(lengths))]))
     return scores

@@ -143,7 +143,7 @@ def smoothgrad(
     norm: str = "l2",
     internal_batch_size: int | None = None,
 ) -> Tensor:
-    """The norm of the mean gradient at h + e, e normal with std `noise` x (max - min of the text's states)."""
+    """The norm of the mean gradient at h + e, e ~ N(0, std), std = `noise` x (max - min of the text's states)."""
 
     def score(part: Request) -> Tensor:
         found = smooth_slopes(part, n_samples, noise, internal_batch_size)
@@ -182,11 +182,14 @@ def _smooth(
     share = torch.tensor([1 / n_samples])
     total = torch.zeros_like(state)
     for _, sample in zip(range(n_samples), request.draws(state.shape[-1]), strict=False):
-        noisy = state + spread * sample.to(state)
-        total += path_gradient(
-            request, site, lambda rows, _, noisy=noisy: noisy[rows], share, internal_batch_size, objective
-        )
+        noisy = _fixed(state + spread * sample.to(state))
+        total += path_gradient(request, site, noisy, share, internal_batch_size, objective)
     return total
+
+
+def _fixed(states: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """The same point at every step."""
+    return lambda rows, _: states[rows]
 
 
 def _range(state: Tensor, valid: Tensor) -> Tensor:
@@ -263,7 +266,7 @@ def _straight(baseline: Tensor, way: Tensor, steps: Tensor) -> Callable[[Tensor,
 
 
 def quadrature(points: str, n: int) -> tuple[Tensor, Tensor]:
-    """Where between 0 and 1 to take n values of a function, and the weights (sum 1) that give its integral."""
+    """Where between 0 and 1 to take n values of a function, and weights that make its integral of them."""
     equal = torch.full((n,), 1 / n, dtype=torch.float64)
     if points == "gausslegendre":
         import numpy as np

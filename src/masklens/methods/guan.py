@@ -70,7 +70,7 @@ def _noise_levels(
 
 
 def squared_change(reference: Tensor, output: Tensor) -> Tensor:
-    """The squared distance between two outputs, entries at -inf (impossible answers) left out: (examples,)."""
+    """The squared distance of two outputs, without entries at -inf (impossible answers): (examples,)."""
     possible = reference.isfinite()
     change = torch.where(possible, output, 0.0) - torch.where(possible, reference, 0.0)
     return (change**2).flatten(1).sum(1) if change.dim() > 1 else change**2

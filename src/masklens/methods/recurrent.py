@@ -1,0 +1,135 @@
+"""A GRU classifier taken apart, so that subsets of its input tokens can share their prefixes.
+
+Reading subset after subset through the model repeats nearly all of the work: two subsets that agree on the
+first t tokens have the same hidden state there. Here each such prefix is computed once, and a token's input
+projection once for all subsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..subject import Subject
+from . import Request
+
+MOST_TOKENS = 62
+"""subsets are written as the bits of an int64"""
+
+
+class Level(NamedTuple):
+    """Every way to keep so many tokens: the subsets as bits (subsets,), the last hidden states (subsets, hidden)."""
+
+    codes: Tensor
+    hidden: Tensor
+
+
+class Recurrence(NamedTuple):
+    """A one-layer GRU and the module that reads its last hidden state."""
+
+    gru: nn.GRU
+    head: nn.Module
+
+    def project(self, state: Tensor) -> Tensor:
+        """What the tokens add to the gates: (..., 3 hidden)."""
+        return F.linear(state, self.gru.weight_ih_l0, self.gru.bias_ih_l0 if self.gru.bias else None)
+
+    def step(self, projected: Tensor, hidden: Tensor) -> Tensor:
+        """The hidden states (rows, hidden) after one more token."""
+        from_hidden = F.linear(hidden, self.gru.weight_hh_l0, self.gru.bias_hh_l0 if self.gru.bias else None)
+        reset_in, update_in, new_in = projected.chunk(3, -1)
+        reset_h, update_h, new_h = from_hidden.chunk(3, -1)
+        reset, update = (reset_in + reset_h).sigmoid_(), (update_in + update_h).sigmoid_()
+        new = (new_in + reset * new_h).tanh_()
+        return torch.lerp(new, hidden, update)
+
+    def start(self, state: Tensor) -> Tensor:
+        return state.new_zeros(1, self.gru.hidden_size)
+
+    def last(self, states: Tensor) -> Tensor:
+        """The last hidden state (1, hidden) over the states (tokens, width) of one text."""
+        hidden = self.start(states)
+        for projected in self.project(states):
+            hidden = self.step(projected, hidden)
+        return hidden
+
+    def levels(self, state: Tensor, baseline: Tensor, free: Tensor) -> Iterator[Level]:
+        """For 0, 1, 2, ... kept tokens: the last hidden state of every such subset of the free tokens.
+
+        `state` and `baseline` are (tokens, width) of one text; tokens that are not `free` (tokens,) are kept
+        in all subsets. A subset of j of the first t + 1 tokens either drops token t, and is a subset of j of
+        the first t, or keeps it, and is a subset of j - 1 of them: so a level needs the one before it only.
+        """
+        kept, dropped = self.project(state), self.project(baseline)
+        before: list[Level | None] = [None] * (len(state) + 1)
+        first: Level | None = Level(torch.zeros(1, dtype=torch.long, device=state.device), self.start(state))
+        for _ in range(int(free.sum()) + 1):
+            prefixes = [first]
+            for t in range(len(state)):
+                prefixes.append(self._extend(prefixes[t], before[t], t, bool(free[t]), kept[t], dropped[t]))
+            before, first = prefixes, None
+            assert prefixes[-1] is not None
+            yield prefixes[-1]
+
+    def _extend(
+        self, same: Level | None, fewer: Level | None, t: int, free: bool, kept: Tensor, dropped: Tensor
+    ) -> Level | None:
+        """The subsets of so many of the first t + 1 tokens, from those of as many and of one fewer of the first t."""
+        parts = []
+        if same is not None:
+            parts.append(Level(same.codes, self.step(dropped if free else kept, same.hidden)))
+        if fewer is not None and free:
+            parts.append(Level(fewer.codes | (1 << t), self.step(kept, fewer.hidden)))
+        if not parts:
+            return None
+        return Level(torch.cat([p.codes for p in parts]), torch.cat([p.hidden for p in parts]))
+
+
+def members(codes: Tensor, tokens: int) -> Tensor:
+    """Bits to a bool matrix (subsets, tokens)."""
+    return (codes[:, None] >> torch.arange(tokens, device=codes.device)) & 1 == 1
+
+
+def find_recurrence(request: Request, site: int, state: Tensor, baseline: Tensor) -> Recurrence | None:
+    """The GRU and head that turn the state at a site into the output, if the model is no more than that.
+
+    It is a guess that is checked: it stands only if it gives the model's own output for whole texts and for
+    texts with every other token replaced.
+    """
+    module, width = request.subject.module, state.shape[-1]
+    grus = [m for m in module.modules() if isinstance(m, nn.GRU)]
+    if len(grus) != 1 or not _plain(grus[0], width):
+        return None
+    edited = state.clone()
+    edited[:, ::2] = baseline.expand_as(state)[:, ::2]
+    for head in module.modules():
+        if isinstance(head, nn.Linear) and head.in_features == grus[0].hidden_size:
+            found = Recurrence(grus[0], head)
+            if _reproduces(found, request, site, state) and _reproduces(found, request, site, edited):
+                return found
+    return None
+
+
+def _plain(gru: nn.GRU, width: int) -> bool:
+    return gru.num_layers == 1 and not gru.bidirectional and gru.input_size == width
+
+
+@torch.no_grad()
+def _reproduces(guess: Recurrence, request: Request, site: int, state: Tensor) -> bool:
+    subject, batch = request.subject, request.batch
+    rows = list(range(min(4, len(batch))))
+    own = subject.run(batch.take(rows), replace={site: state[rows]}).output
+    hidden = torch.cat([guess.last(state[i][batch.valid[i]]) for i in rows])
+    output = read(subject, guess, hidden, request, rows)
+    return output.shape == own.shape and torch.allclose(output, own, rtol=1e-3, atol=1e-4)
+
+
+def read(
+    subject: Subject, recurrence: Recurrence, hidden: Tensor, request: Request, rows: list[int]
+) -> Tensor:
+    """The task's output for last hidden states that belong to the given texts of the batch."""
+    return subject.task.read(recurrence.head(hidden), request.batch.take(rows))
