@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ class Batch:
     offsets: tuple[tuple[tuple[int, int], ...], ...]
     texts: tuple[Text, ...]
     truncated: tuple[bool, ...]
+    marks: dict[str, Tensor] = field(default_factory=dict)
+    """what the task noted about the texts, such as the positions it reads"""
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -52,6 +55,7 @@ class Batch:
             offsets=tuple(self.offsets[i] for i in rows),
             texts=tuple(self.texts[i] for i in rows),
             truncated=tuple(self.truncated[i] for i in rows),
+            marks={name: value[index] for name, value in self.marks.items()},
         )
 
     def repeat(self, times: int) -> Batch:
@@ -65,16 +69,33 @@ class Batch:
             valid=self.valid.to(device),
             special=self.special.to(device),
             segments=self.segments.to(device),
+            marks={name: value.to(device) for name, value in self.marks.items()},
         )
 
 
 class TokenizerEncoder:
-    """Encode strings, or pairs of strings, with a Hugging Face tokenizer."""
+    """Encode strings, or pairs of strings, with a Hugging Face tokenizer, padded on the right.
 
-    def __init__(self, tokenizer: Any, max_length: int | None, truncate: bool = False) -> None:
+    Args:
+        max_length: how many tokens the model takes; a longer text is an error, or is cut with `truncate`.
+        pad_id: the token to pad with; the tokenizer's own by default.
+        accepts: says which of the tokenizer's outputs the model takes.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        max_length: int | None,
+        truncate: bool = False,
+        pad_id: int | None = None,
+        accepts: Callable[[str], bool] = lambda name: True,
+    ) -> None:
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.truncate = truncate
+        self.pad_id = (tokenizer.pad_token_id or 0) if pad_id is None else pad_id
+        self.accepts = accepts
+        self.markers = marker_ids(tokenizer)
 
     def __call__(self, texts: Sequence[Text]) -> Batch:
         encoded = [self._encode(text) for text in texts]
@@ -83,7 +104,7 @@ class TokenizerEncoder:
         inputs = {
             name: torch.tensor([_pad(row[name], length, self._fill(name)) for row in rows])
             for name in self.tokenizer.model_input_names
-            if name in rows[0]
+            if name in rows[0] and self.accepts(name)
         }
         lengths = torch.tensor([len(row["input_ids"]) for row in rows])
         valid = torch.arange(length)[None, :] < lengths[:, None]  # (examples, tokens)
@@ -91,53 +112,127 @@ class TokenizerEncoder:
         return Batch(
             inputs=inputs,
             valid=valid,
-            special=torch.tensor([_pad(row["special_tokens_mask"], length, 1) for row in rows]).bool(),
-            segments=torch.tensor([_pad(_segments(row), length, 0) for row in rows]),
+            special=torch.tensor([_pad(self._special(row), length, True) for row in rows]),
+            segments=torch.tensor([_pad(row["segments"], length, 0) for row in rows]),
             tokens=tuple(tuple(self.tokenizer.convert_ids_to_tokens(row["input_ids"])) for row in rows),
             offsets=tuple(tuple((int(s), int(e)) for s, e in row["offset_mapping"]) for row in rows),
             texts=tuple(texts),
             truncated=tuple(cut for _, cut in encoded),
         )
 
-    def _encode(self, text: Text) -> tuple[Any, bool]:
-        first, second = (text, None) if isinstance(text, str) else text
-        row = self.tokenizer(
-            first, second, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False
-        )
+    def _encode(self, text: Text) -> tuple[dict[str, Any], bool]:
+        row = self._tokenize(text)
         count = len(row["input_ids"])
         if count == 0:
             raise TextError(f"the text {text!r} has no tokens; give one with at least one")
         if self.max_length is None or count <= self.max_length:
             return row, False
         if not self.truncate:
+            start = text if isinstance(text, str) else text[0]
             raise TextError(
-                f"a text of {count} tokens starting with {first[:40]!r} is longer than the model takes "
-                f"({self.max_length}); shorten it, or pass truncate=True to cut it"
+                f"a text of {count} tokens starting with {start[:40]!r} is longer than the model takes "
+                f"({self.max_length}); shorten it, or give Subject truncate=True to cut it"
             )
-        row = self.tokenizer(
-            first,
-            second,
-            truncation=True,
-            max_length=self.max_length,
-            return_offsets_mapping=True,
-            return_special_tokens_mask=True,
-        )
-        return row, True
+        return self._tokenize(text, truncation=True, max_length=self.max_length), True
+
+    def _tokenize(self, text: Text, **options: Any) -> dict[str, Any]:
+        """The tokenizer's lists for one text, with `offset_mapping` and `segments`."""
+        first, second = (text, None) if isinstance(text, str) else text
+        fast = getattr(self.tokenizer, "is_fast", False)
+        if fast:
+            options["return_offsets_mapping"] = True
+        # `verbose` off: the length is checked here.
+        row = self.tokenizer(first, second, return_special_tokens_mask=True, verbose=False, **options)
+        if fast:
+            return {**row, "segments": _segments(row.sequence_ids(0))}
+        return {**row, **self._located(row, first, second)}
+
+    def _located(self, row: Any, first: str, second: str | None) -> dict[str, Any]:
+        """Segments and offsets for a tokenizer that does not give them."""
+        ids, marked = row["input_ids"], row["special_tokens_mask"]
+        count = len(self.tokenizer(first, add_special_tokens=False, verbose=False)["input_ids"])
+        plain = [i for i, mark in enumerate(marked) if not mark]
+        which: list[int | None] = [None] * len(ids)
+        for order, i in enumerate(plain):
+            types = row.get("token_type_ids") or [0]
+            which[i] = types[i] if any(types) else int(second is not None and order >= count)
+        pieces = self.tokenizer.convert_ids_to_tokens(ids)
+        offsets = [(0, 0)] * len(ids)
+        for segment, source in enumerate((first, second or "")):
+            own = [i for i in plain if which[i] == segment]
+            names = [None if ids[i] == self.tokenizer.unk_token_id else pieces[i] for i in own]
+            for i, span in zip(own, align(source, names), strict=True):
+                offsets[i] = span
+        return {"segments": _segments(which), "offset_mapping": offsets}
+
+    def _special(self, row: Mapping[str, Any]) -> list[bool]:
+        pairs = zip(row["special_tokens_mask"], row["input_ids"], strict=True)
+        return [bool(added) or token in self.markers for added, token in pairs]
 
     def _fill(self, name: str) -> int:
-        if name == "input_ids":
-            return self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
-        return 0
+        return self.pad_id if name == "input_ids" else 0
 
 
-def _pad(values: Sequence[int], length: int, fill: int) -> list[int]:
+def marker_ids(tokenizer: Any) -> frozenset[int]:
+    """Tokens that stand for no text wherever they occur. Unknown words and masks stand for some."""
+    ends = {getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "cls", "sep", "pad")}
+    text = {tokenizer.unk_token_id, tokenizer.mask_token_id} - ends
+    return frozenset(int(i) for i in {*tokenizer.all_special_ids, *ends} - text if i is not None)
+
+
+def _pad(values: Sequence[Any], length: int, fill: Any) -> list[Any]:
     return [*values, *[fill] * (length - len(values))]
 
 
-def _segments(row: Any) -> list[int]:
+def _segments(which: Sequence[int | None]) -> list[int]:
     """0 for the first text, 1 for the second; a special token goes with the text before it."""
     current, out = 0, []
-    for which in row.sequence_ids(0) if hasattr(row, "sequence_ids") else [None] * len(row["input_ids"]):
-        current = current if which is None else which
+    for one in which:
+        current = current if one is None else one
         out.append(current)
     return out
+
+
+def align(text: str, pieces: Sequence[str | None]) -> list[tuple[int, int]]:
+    """Character spans of token strings in a text, read from left to right.
+
+    Case, accents and the marks that tokenizers put at word ends are ignored. Unknown tokens (None), and
+    pieces that do not occur, share the characters between their neighbours.
+    """
+    plain = [(c, i) for i, char in enumerate(text) for c in _plain(char)]
+    letters = "".join(c for c, _ in plain)
+    where = [i for _, i in plain]
+    spans: list[tuple[int, int]] = []
+    waiting: list[int] = []
+    at = 0
+
+    def settle(until: int) -> None:
+        gap = (where[at], where[until - 1] + 1) if at < until else (0, 0)
+        for one in waiting:
+            spans[one] = gap
+        waiting.clear()
+
+    for k, piece in enumerate(pieces):
+        key = "".join(_plain(c) for c in _bare(piece or ""))
+        found = letters.find(key, at) if key else -1
+        if found < 0 or (found > at and not waiting):
+            waiting.append(k)
+            spans.append((0, 0))
+            continue
+        settle(found)
+        at = found + len(key)
+        spans.append((where[found], where[at - 1] + 1))
+    settle(len(letters))
+    return spans
+
+
+def _plain(char: str) -> str:
+    """A character without case, accents or space."""
+    parts = unicodedata.normalize("NFKD", char.casefold())
+    return "".join(c for c in parts if not unicodedata.combining(c) and not c.isspace())
+
+
+def _bare(piece: str) -> str:
+    """A token string without the marks of sub-words."""
+    piece = piece.removeprefix("##").removesuffix("</w>").removesuffix("@@")
+    return piece.lstrip("\u2581\u0120")

@@ -97,17 +97,18 @@ def _explain_rows(
 ) -> list[Attribution]:
     """Explain some of the texts as one batch; on running out of memory, in two halves."""
     try:
-        batch = subject.encode([texts[i] for i in rows])
-        request = Request(
-            subject, batch, sites, [targets[i] for i in rows], settings["seed"], settings["baselines"]
-        )
+        wanted = [targets[i] for i in rows]
+        batch = subject.encode([texts[i] for i in rows], wanted)
+        request = Request(subject, batch, sites, wanted, settings["seed"], settings["baselines"])
         return run_request(request, method, settings)
     except torch.OutOfMemoryError:
         if len(rows) == 1:
             raise
         half = len(rows) // 2
     halves = (rows[:half], rows[half:])
-    return [a for part in halves for a in _explain_rows(subject, method, texts, targets, part, sites, settings)]
+    return [
+        a for part in halves for a in _explain_rows(subject, method, texts, targets, part, sites, settings)
+    ]
 
 
 def run_request(request: Request, method: Method, settings: dict[str, Any]) -> list[Attribution]:
@@ -142,7 +143,9 @@ def records(request: Request, method: Method, scores: Tensor, settings: dict[str
                 prediction=predictions[i],
                 target=targets[i],
                 method=method.name,
-                settings=shown | ({"truncated": True} if batch.truncated[i] else {}),
+                settings=shown
+                | request.notes.get(i, {})
+                | ({"truncated": True} if batch.truncated[i] else {}),
                 merge=method.merge,
             )
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,8 +17,8 @@ from torch import Tensor, nn
 
 from .attribution import Text
 from .encoding import Batch, TokenizerEncoder
-from .errors import ModelError, OutputError, SiteError
-from .tap import Point, Replacement, output_lengths, tap
+from .errors import ModelError, OutputError, SiteError, TextError
+from .tap import Point, Replacement, keeping_hooks, output_lengths, tap
 from .tasks import Task
 
 
@@ -54,11 +55,18 @@ class Subject:
         max_length: int | None = None,
         truncate: bool = False,
     ) -> None:
-        from .families import find_points, longest_input, read_task
+        from . import families
 
-        points, blocks = find_points(model)
-        encode = TokenizerEncoder(tokenizer, max_length or longest_input(model, tokenizer), truncate)
-        self._set(model, points, task or read_task(model, tokenizer), encode, tokenizer, blocks)
+        model = families.unwrap(model)
+        points, blocks = families.find_points(model)
+        encode = TokenizerEncoder(
+            tokenizer,
+            max_length or families.longest_input(model, tokenizer),
+            truncate,
+            families.padding_id(model, tokenizer),
+            families.accepted_inputs(model),
+        )
+        self._set(model, points, task or families.read_task(model, tokenizer), encode, tokenizer, blocks)
 
     def _set(
         self,
@@ -76,12 +84,28 @@ class Subject:
         self._frozen = 0
 
     @classmethod
-    def from_pretrained(cls, path: str | os.PathLike[str], device: str | None = None, **options: Any) -> Subject:
-        """Load a checkpoint folder or hub id; the kind of model is read from its config."""
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike[str],
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        *,
+        task: Task | None = None,
+        max_length: int | None = None,
+        truncate: bool = False,
+        gguf_file: str | None = None,
+        trust_remote_code: bool = False,
+        **loading: Any,
+    ) -> Subject:
+        """Load a checkpoint folder or hub id; the kind of model is read from its config.
+
+        Further options, such as `device_map` and `revision`, go to transformers. Weights come from
+        safetensors, or from `gguf_file`; pickled ones are not read.
+        """
         from .families import load_pretrained
 
-        model, tokenizer = load_pretrained(path)
-        return cls(model.to(device) if device else model, tokenizer, **options)
+        model, tokenizer = load_pretrained(path, dtype, gguf_file, trust_remote_code, **loading)
+        return cls(model.to(device) if device else model, tokenizer, task, max_length, truncate)
 
     @classmethod
     def from_module(
@@ -106,12 +130,26 @@ class Subject:
 
     @property
     def device(self) -> torch.device:
+        """Where the model takes its inputs; a model spread over devices says so by its dispatch hook."""
+        hook: Any = getattr(self.points[min(self.points)].module, "_hf_hook", None)
+        if getattr(hook, "execution_device", None) is not None:
+            return torch.device(hook.execution_device)
         first = next(iter(self.module.parameters()), None)
         return torch.device("cpu") if first is None else first.device
 
-    def encode(self, texts: Sequence[Text]) -> Batch:
-        """Tokenise and pad; the tensors are on the model's device."""
-        return self._encode(texts).to(self.device)
+    def encode(self, texts: Sequence[Text], targets: Sequence[Any] | None = None) -> Batch:
+        """Tokenise and pad; the tensors are on the model's device.
+
+        Targets, one a text, are needed only where they go into the input: a language model's continuation.
+        """
+        batch = replace(self._encode([self.task.source(text) for text in texts]), texts=tuple(texts))
+        batch = self.task.prepare(batch, None if targets is None else list(targets))
+        limit, length = getattr(self._encode, "max_length", None), batch.shape[1]
+        if limit is not None and length > limit:
+            raise TextError(
+                f"text and continuation have {length} tokens; the model takes {limit}: shorten them"
+            )
+        return batch.to(self.device)
 
     def check_sites(self, sites: Iterable[int]) -> tuple[int, ...]:
         """The sites as a tuple, or a SiteError for one that this subject does not have."""
@@ -132,10 +170,25 @@ class Subject:
         When a whole state is given as a tensor, the blocks below it are not computed. Gradients are
         tracked if torch's grad mode is on, to the states only: the model's parameters are frozen.
         """
-        record, replace = tuple(record), dict(replace or {})
-        skip = self._skip(batch, replace, record)
-        with self.frozen(), tap(self.points, record, replace, skip) as states:
-            raw = self.module(**batch.inputs)
+        record, edits = tuple(record), dict(replace or {})
+        skip = self._skip(batch, edits, record)
+        with self.frozen(), tap(self.points, record, edits, skip) as states:
+            raw = self._call(batch)
+        for site, state in states.items():
+            _check_state(site, state, batch)
+        return Run(self._read(raw, batch), states)
+
+    def _call(self, batch: Batch, **options: Any) -> Any:
+        """The module's raw output. Compiled parts run as written: compiled code ignores later hooks."""
+        if not any(
+            getattr(m, "_compiled_call_impl", None) or hasattr(m, "_orig_mod") for m in self.module.modules()
+        ):
+            return self.module(**batch.inputs, **options)
+        with torch.compiler.set_stance("force_eager"):
+            return self.module(**batch.inputs, **options)
+
+    def _read(self, raw: Any, batch: Batch) -> Tensor:
+        """The task's output in at least float32, on the batch's device."""
         output = self.task.read(raw, batch)
         if torch.isnan(output).any():
             bad = torch.isnan(output).reshape(len(batch), -1).any(1).nonzero()[:, 0].tolist()
@@ -143,7 +196,38 @@ class Subject:
                 f"the model's output is NaN for text {bad[0]} of the batch ({batch.texts[bad[0]]!r:.80}); "
                 f"check the weights, or run it in a wider type than {output.dtype}"
             )
-        return Run(output, states)
+        return output.to(torch.promote_types(output.dtype, torch.float32))
+
+    @contextmanager
+    def eager_attention(self) -> Iterator[None]:
+        """The attention implementation that computes its weights; the one before after the block.
+
+        Others (sdpa, flash) give no weights, without an error.
+        """
+        from .families import base_of
+
+        model: Any = base_of(self.module)
+        before = getattr(getattr(model, "config", None), "_attn_implementation", None)
+        if before in (None, "eager"):
+            yield
+            return
+        try:
+            model.set_attn_implementation("eager")
+            yield
+        finally:
+            model.set_attn_implementation(before)
+
+    def attentions(self, batch: Batch) -> dict[int, Tensor]:
+        """Attention weights (examples, heads, tokens, tokens) by the site of their block's output."""
+        with self.frozen(), self.eager_attention(), keeping_hooks(self.module):
+            raw = self._call(batch, output_attentions=True)
+        weights = next((raw[k] for k in ("encoder_attentions", "attentions") if raw.get(k)), ())
+        if len(weights) != len(self.blocks) or any(w is None for w in weights):
+            raise ModelError(
+                f"{type(self.module).__name__} gave {len(weights)} attention matrices for {len(self.blocks)} "
+                f"blocks; this model's attention cannot be read"
+            )
+        return dict(zip(self.blocks, weights, strict=True))
 
     @torch.no_grad()
     def states(self, batch: Batch, sites: Iterable[int] | None = None) -> Run:
@@ -157,20 +241,24 @@ class Subject:
             yield
             return
         training = [m for m in self.module.modules() if m.training]
-        learning = [p for p in self.module.parameters() if p.requires_grad]
+        # By name: a model whose weights are loaded as they are needed makes new parameters.
+        learning = {name for name, p in self._parameters() if p.requires_grad}
         self._frozen += 1
         try:
             for m in training:
                 m.training = False
-            for p in learning:
+            for _, p in self._parameters():
                 p.requires_grad_(False)
             yield
         finally:
             for m in training:
                 m.training = True
-            for p in learning:
-                p.requires_grad_(True)
+            for name, p in self._parameters():
+                p.requires_grad_(name in learning)
             self._frozen -= 1
+
+    def _parameters(self) -> list[tuple[str, nn.Parameter]]:
+        return list(self.module.named_parameters(remove_duplicate=False))
 
     def _skip(
         self, batch: Batch, replace: Mapping[int, Replacement], record: Sequence[int]
@@ -184,21 +272,33 @@ class Subject:
             return {}
         if self._lengths is None:
             self._lengths = self._measure(batch.take([0]))
-        return {point: self._lengths[point] for point in useless} if self._lengths else {}
+        return {point: self._lengths[point] for point in useless if point in self._lengths}
 
     @torch.no_grad()
     def _measure(self, batch: Batch) -> dict[Point, int]:
-        """What the blocks return, or nothing if a run without the first does not give the same output.
+        """What the blocks return; nothing if a block cannot be left out.
 
-        A block that hands other things on beside the state (T5's position bias) cannot be skipped.
+        That is so where it hands other tensors on beside the state (T5's position bias), or where a run
+        without the first block does not give the very same output.
         """
         lowest = min(self.blocks)
         with output_lengths(self.blocks.values()) as lengths:
             reference, states = self.run(batch, record=[lowest])
+        if len(lengths) < len(self.blocks):
+            return {}
         first = self.blocks[lowest]
         with self.frozen(), tap(self.points, replace={lowest: states[lowest]}, skip={first: lengths[first]}):
-            output = self.task.read(self.module(**batch.inputs), batch)
-        return lengths if torch.allclose(reference, output, rtol=1e-3, atol=1e-4, equal_nan=True) else {}
+            output = self._read(self._call(batch), batch)
+        return lengths if torch.equal(reference, output) else {}
+
+
+def _check_state(site: int, state: Tensor, batch: Batch) -> None:
+    if state.dim() != 3 or state.shape[:2] != batch.shape:
+        raise SiteError(
+            f"the state at site {site} has shape {tuple(state.shape)}; (examples, tokens, width) with "
+            f"{tuple(batch.shape)} first is needed. A model that packs its tokens (flash attention) must be "
+            f'loaded with attn_implementation="sdpa"; another site needs register_family or other points'
+        )
 
 
 def as_subject(given: Any) -> Subject:

@@ -16,7 +16,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from .errors import SiteError
@@ -37,7 +36,9 @@ class Point:
     call: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.side} of {type(self.module).__name__}" + (f", call {self.call}" if self.call is not None else "")
+        return f"{self.side} of {type(self.module).__name__}" + (
+            f", call {self.call}" if self.call is not None else ""
+        )
 
 
 @contextmanager
@@ -178,14 +179,34 @@ def _passing(module: nn.Module, calls: Mapping[int | None, int]) -> Iterator[Non
 
 
 @contextmanager
+def overridden(module: nn.Module, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Let the module use `function` for its own method of that name."""
+    own = module.__dict__.get(name)
+    setattr(module, name, function)
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(module, name)
+        else:
+            setattr(module, name, own)
+
+
+@contextmanager
 def output_lengths(points: Iterable[Point]) -> Iterator[dict[Point, int]]:
-    """Note what each point's module returns: 0 for a bare tensor, n for a tuple of n (see `skip`)."""
+    """Note what each point's module returns: 0 for a bare tensor, n for a tuple of n (see `skip`).
+
+    A module that returns further tensors beside the first is left out: it cannot be skipped.
+    """
     lengths: dict[Point, int] = {}
     handles = []
     for point in points:
 
         def note(_module: nn.Module, _args: Any, output: Any, point: Point = point) -> None:
-            lengths[point] = len(output) if isinstance(output, tuple) else 0
+            if isinstance(output, Tensor):
+                lengths[point] = 0
+            elif isinstance(output, tuple) and all(rest is None for rest in output[1:]):
+                lengths[point] = len(output)
 
         handles.append(point.module.register_forward_hook(note))
     try:
@@ -193,3 +214,32 @@ def output_lengths(points: Iterable[Point]) -> Iterator[dict[Point, int]]:
     finally:
         for each in handles:
             each.remove()
+
+
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+)
+_INSTALLED = "_output_capturing_hooks_installed"
+
+
+@contextmanager
+def keeping_hooks(module: nn.Module) -> Iterator[None]:
+    """Take away the hooks that a call inside the block leaves behind.
+
+    transformers sets hooks for good the first time it is asked for attentions or hidden states.
+    """
+    before = {m: {name: set(getattr(m, name)) for name in _HOOKS} for m in module.modules()}
+    flagged = {m for m in before if _INSTALLED in m.__dict__}
+    try:
+        yield
+    finally:
+        for m, kept in before.items():
+            for name, keys in kept.items():
+                hooks = getattr(m, name)
+                for key in [key for key in hooks if key not in keys]:
+                    del hooks[key]
+            if m not in flagged:
+                m.__dict__.pop(_INSTALLED, None)

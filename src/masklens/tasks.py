@@ -53,6 +53,10 @@ class Task(ABC):
         """What training on that target would make small: (examples,). Minus the score unless a task says more."""
         return -self.score(output, target)
 
+    def log_probability(self, output: Tensor, target: Tensor) -> Tensor:
+        """The log-probability that the model gives the target: (examples,)."""
+        return self.score(F.log_softmax(output.float(), -1), target)
+
     @abstractmethod
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         """How far the output moved from the reference, in nats, at least 0: (examples,)."""
@@ -129,6 +133,9 @@ class BinaryClassification(Classification):
         """Binary cross-entropy."""
         return F.softplus(-self.score(output, target))
 
+    def log_probability(self, output: Tensor, target: Tensor) -> Tensor:
+        return F.logsigmoid(self.score(output.float(), target))
+
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         return bernoulli_kl(reference, output)
 
@@ -153,6 +160,10 @@ class MultiLabel(Classification):
 
     def score(self, output: Tensor, target: Tensor) -> Tensor:
         return (output * target).sum(-1)
+
+    def log_probability(self, output: Tensor, target: Tensor) -> Tensor:
+        """That all labels meant are there, each on its own."""
+        return self.score(F.logsigmoid(output.float()), target)
 
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         return bernoulli_kl(reference, output).sum(-1)
@@ -182,6 +193,10 @@ class Regression(Classification):
 
     def score(self, output: Tensor, target: Tensor) -> Tensor:
         return super().score(output, target[:, 0].long())
+
+    def log_probability(self, output: Tensor, target: Tensor) -> Tensor:
+        """Of a normal around the unedited value, relative to its peak: minus half the squared change."""
+        return -(self.score(output, target) - target[:, 1]).float().square() / 2
 
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         return (reference - output).float().square().sum(-1) / 2

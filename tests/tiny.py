@@ -1,0 +1,298 @@
+"""Tiny random models of every family and small tokenizers of every kind: built here, nothing downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import tokenizers as tk
+import torch
+import transformers as hf
+
+from masklens import Subject
+
+SENTENCES = [
+    "a fast , funny , highly enjoyable movie .",
+    "the plot is dull and the acting is worse than the plot .",
+    "Paris is the capital of France , and John Smith lives there .",
+    "who lives in the capital ? she sold the red car to her brother .",
+    "unbelievable tokenization of uncommon words : antidisestablishment",
+]
+TEXTS = ["a funny movie .", "the plot is dull and the acting is worse .", "Paris"]
+QUESTION = ("who lives there ?", "John Smith lives in Paris , the capital of France .")
+
+
+@cache
+def wordpiece() -> Any:
+    """As BERT's: lower case, accents stripped, ## before the later pieces of a word."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = tk.Tokenizer(tk.models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = tk.normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = tk.pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = tk.decoders.WordPiece()
+    trainer = tk.trainers.WordPieceTrainer(vocab_size=160, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    tokenizer.post_processor = tk.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+    return hf.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, **{f"{k}_token": v for k, v in names.items()}
+    )
+
+
+def _byte_bpe(special: list[str]) -> tk.Tokenizer:
+    tokenizer = tk.Tokenizer(tk.models.BPE())
+    tokenizer.pre_tokenizer = tk.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tk.decoders.ByteLevel()
+    alphabet = tk.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tk.trainers.BpeTrainer(
+        vocab_size=340, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    return tokenizer
+
+
+@cache
+def byte_bpe() -> Any:
+    """As GPT-2's: bytes, no special token is added, no padding token and no mask."""
+    tokenizer = _byte_bpe(["<|endoftext|>"])
+    tokenizer.post_processor = tk.processors.ByteLevel(trim_offsets=True)
+    end = "<|endoftext|>"
+    return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=end, eos_token=end, unk_token=end)
+
+
+@cache
+def roberta_bpe() -> Any:
+    """As RoBERTa's: bytes, <s> text </s> </s> text </s>."""
+    tokenizer = _byte_bpe(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    tokenizer.post_processor = tk.processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True)
+    names = {"bos": "<s>", "cls": "<s>", "eos": "</s>", "sep": "</s>"}
+    names |= {"pad": "<pad>", "unk": "<unk>", "mask": "<mask>"}
+    return hf.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, **{f"{k}_token": v for k, v in names.items()}
+    )
+
+
+@cache
+def sentencepiece() -> Any:
+    """As T5's and ALBERT's: a unigram model over text whose spaces are visible."""
+    special = ["<pad>", "</s>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = tk.Tokenizer(tk.models.Unigram())
+    tokenizer.normalizer = tk.normalizers.NFKC()
+    tokenizer.pre_tokenizer = tk.pre_tokenizers.Metaspace()
+    tokenizer.decoder = tk.decoders.Metaspace()
+    trainer = tk.trainers.UnigramTrainer(
+        vocab_size=120, special_tokens=special, unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    tokenizer.post_processor = tk.processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B:1 </s>:1", special_tokens=[("</s>", 1)]
+    )
+    names = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "[MASK]"}
+    return hf.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, **{f"{k}_token": v for k, v in names.items()}
+    )
+
+
+class SlowTokenizer(hf.PythonBackend):
+    """A tokenizer in Python that gives no offsets: words and single characters, lower case."""
+
+    vocab_files_names: dict[str, str] = {}
+    model_input_names = ["input_ids", "attention_mask"]
+
+    def __init__(self, **options: Any) -> None:
+        words = sorted({word.lower() for text in SENTENCES for word in text.split()})
+        letters = [f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"]
+        self._names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, *letters]
+        self._ids = {name: i for i, name in enumerate(self._names)}
+        super().__init__(
+            pad_token="[PAD]",
+            unk_token="[UNK]",
+            cls_token="[CLS]",
+            sep_token="[SEP]",
+            mask_token="[MASK]",
+            **options,
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._names)
+
+    def get_vocab(self) -> dict[str, int]:
+        return dict(self._ids)
+
+    def _tokenize(self, text: str, **options: Any) -> list[str]:
+        pieces: list[str] = []
+        for word in text.lower().split():
+            known = word in self._ids or not word.isascii() or not word.isalpha()
+            pieces += [word] if known else [f"##{c}" for c in word]
+        return pieces
+
+    def _convert_token_to_id(self, token: str) -> int:
+        return self._ids.get(token, 1)
+
+    def _convert_id_to_token(self, index: int) -> str:
+        return self._names[index]
+
+    def build_inputs_with_special_tokens(
+        self, first: list[int], second: list[int] | None = None
+    ) -> list[int]:
+        return [2, *first, 3] if second is None else [2, *first, 3, *second, 3]
+
+    def get_special_tokens_mask(self, first: list[int], second: Any = None, already_has_special_tokens=False):
+        if already_has_special_tokens:
+            return [int(i in (0, 2, 3)) for i in first]
+        ends = [1, *[0] * len(first), 1]
+        return ends if second is None else [*ends, *[0] * len(second), 1]
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A family: its config class, its sizes, its tokenizer and the heads it has."""
+
+    config: str
+    tokenizer: Any
+    heads: tuple[str, ...]
+    sizes: dict[str, Any] = field(default_factory=dict)
+
+
+_SIZES = dict(
+    hidden_size=16,
+    num_hidden_layers=3,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=64,
+    initializer_range=0.3,
+)
+_RENAMED: dict[str, dict[str, Any]] = {
+    "DistilBertConfig": dict(dim=16, n_layers=3, n_heads=2, hidden_dim=32, max_position_embeddings=64),
+    "GPT2Config": dict(n_embd=16, n_layer=3, n_head=2, n_positions=64),
+    "OPTConfig": dict(
+        hidden_size=16, num_hidden_layers=3, num_attention_heads=2, ffn_dim=32, max_position_embeddings=64
+    ),
+    "T5Config": dict(d_model=16, d_kv=8, d_ff=32, num_layers=3, num_decoder_layers=3, num_heads=2),
+    "BartConfig": dict(
+        d_model=16,
+        encoder_layers=3,
+        decoder_layers=3,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        max_position_embeddings=64,
+        init_std=0.3,
+    ),
+}
+for _name in ("DistilBertConfig", "GPT2Config"):
+    _RENAMED[_name]["initializer_range"] = 0.3
+_RENAMED["OPTConfig"]["init_std"] = 0.3
+
+_CLASSES = ("classification", "multi_label", "regression")
+_ENCODER = (*_CLASSES, "pairs", "qa", "tagging", "mlm")
+_DECODER = (*_CLASSES, "pairs", "causal")
+_GROUPED = dict(num_key_value_heads=1)
+
+FAMILIES: dict[str, Tiny] = {
+    "bert": Tiny("BertConfig", wordpiece, _ENCODER),
+    "roberta": Tiny("RobertaConfig", roberta_bpe, _ENCODER, dict(type_vocab_size=1)),
+    "distilbert": Tiny("DistilBertConfig", wordpiece, _ENCODER),
+    "electra": Tiny("ElectraConfig", wordpiece, _ENCODER, dict(embedding_size=12)),
+    "albert": Tiny("AlbertConfig", sentencepiece, _ENCODER, dict(embedding_size=12, inner_group_num=1)),
+    "mpnet": Tiny("MPNetConfig", wordpiece, _ENCODER),
+    "deberta-v2": Tiny(
+        "DebertaV2Config",
+        sentencepiece,
+        _ENCODER,
+        dict(
+            relative_attention=True,
+            position_buckets=8,
+            pos_att_type=["p2c", "c2p"],
+            position_biased_input=False,
+        ),
+    ),
+    "modernbert": Tiny(
+        "ModernBertConfig", roberta_bpe, _ENCODER, dict(local_attention=8, global_attn_every_n_layers=2)
+    ),
+    "gpt2": Tiny("GPT2Config", byte_bpe, (*_DECODER, "tagging", "qa")),
+    "opt": Tiny("OPTConfig", roberta_bpe, (*_DECODER, "qa"), dict(word_embed_proj_dim=12)),
+    "gpt_neox": Tiny("GPTNeoXConfig", byte_bpe, (*_DECODER, "tagging", "qa")),
+    "llama": Tiny("LlamaConfig", sentencepiece, (*_DECODER, "tagging", "qa"), _GROUPED),
+    "mistral": Tiny(
+        "MistralConfig", sentencepiece, (*_DECODER, "tagging", "qa"), _GROUPED | dict(sliding_window=8)
+    ),
+    "qwen2": Tiny("Qwen2Config", byte_bpe, (*_DECODER, "tagging", "qa"), _GROUPED),
+    "gemma": Tiny("GemmaConfig", sentencepiece, (*_DECODER, "tagging"), _GROUPED | dict(head_dim=8)),
+    "t5": Tiny("T5Config", sentencepiece, (*_CLASSES, "pairs", "qa", "tagging", "seq2seq")),
+    "bart": Tiny("BartConfig", roberta_bpe, (*_CLASSES, "pairs", "qa", "seq2seq")),
+}
+"""by the config's model_type"""
+
+_AUTO = {
+    "qa": hf.AutoModelForQuestionAnswering,
+    "tagging": hf.AutoModelForTokenClassification,
+    "mlm": hf.AutoModelForMaskedLM,
+    "causal": hf.AutoModelForCausalLM,
+    "seq2seq": hf.AutoModelForSeq2SeqLM,
+}
+_PROBLEMS = {"multi_label": "multi_label_classification", "regression": "regression"}
+_LABELS = {
+    "tagging": ["O", "B-PER", "I-PER"],
+    "classification": ["negative", "neutral", "positive"],
+    "pairs": ["contradiction", "neutral", "entailment"],
+    "multi_label": ["funny", "sad", "long"],
+    "regression": ["stars"],
+}
+
+
+def config(family: str, head: str, **changes: Any) -> Any:
+    tiny = FAMILIES[family]
+    tokenizer = tiny.tokenizer()
+    sizes = _RENAMED.get(tiny.config, _SIZES) | tiny.sizes | {"vocab_size": len(tokenizer)}
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
+    if ids["pad_token_id"] is None:
+        ids["pad_token_id"] = tokenizer.eos_token_id
+    if family in ("t5", "bart"):
+        ids["decoder_start_token_id"] = ids["pad_token_id"] if family == "t5" else ids["eos_token_id"]
+    if family == "modernbert":
+        ids |= {"cls_token_id": tokenizer.cls_token_id, "sep_token_id": tokenizer.sep_token_id}
+    labels = dict(enumerate(_LABELS.get(head, ["0", "1"])))
+    extra = {"id2label": labels, "label2id": {name: i for i, name in labels.items()}}
+    if head in _PROBLEMS:
+        extra["problem_type"] = _PROBLEMS[head]
+    return getattr(hf, tiny.config)(**sizes | ids | extra | changes)
+
+
+def model(family: str, head: str = "classification", seed: int = 0, **changes: Any) -> Any:
+    """A random model; the caller may change it."""
+    auto = _AUTO.get(head, hf.AutoModelForSequenceClassification)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return auto.from_config(config(family, head, **changes)).eval()
+
+
+def subject(family: str, head: str = "classification", **changes: Any) -> Subject:
+    return Subject(model(family, head, **changes), FAMILIES[family].tokenizer())
+
+
+def texts(family: str, head: str) -> list[Any]:
+    """Texts of different lengths that the task can take."""
+    if head == "qa":
+        return [QUESTION, ("who ?", "John Smith")]
+    if head == "pairs":
+        return [("a funny movie .", "the plot is dull"), ("Paris", "John")]
+    if head == "mlm":
+        mask = FAMILIES[family].tokenizer().mask_token
+        return [f"the {mask} is dull .", f"a fast , funny , highly enjoyable {mask} ."]
+    return TEXTS
+
+
+def cases() -> Iterator[tuple[str, str]]:
+    """Every family with each of its heads."""
+    for family, tiny in FAMILIES.items():
+        for head in tiny.heads:
+            yield family, head
