@@ -1,0 +1,71 @@
+"""What all tests share: tiny models (see tiny.py), and a look at whether a model is as it was."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import tiny
+from torch import nn
+
+
+@pytest.fixture(scope="session")
+def bert():
+    """A tiny BERT with three classes."""
+    return tiny.subject("bert")
+
+
+@pytest.fixture
+def unchanged():
+    """A function that raises unless a model is as it was when the function was asked for first.
+
+    Hooks are compared with those before, not with none: transformers leaves some of its own.
+    """
+    seen: dict[int, Any] = {}
+
+    def check(module: nn.Module) -> None:
+        now = snapshot(module)
+        before = seen.setdefault(id(module), now)
+        for name in before:
+            assert before[name] == now[name], f"{name} changed"
+
+    return check
+
+
+def snapshot(module: nn.Module) -> dict[str, Any]:
+    """Everything about a module that an explanation must leave alone."""
+    modules, parameters = list(module.named_modules()), list(module.named_parameters())
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return {
+        "hooks": {f"{n}{kind}": list(getattr(m, kind)) for n, m in modules for kind in hooks},
+        "mode": {n: m.training for n, m in modules},
+        "attributes": {n: sorted(m.__dict__) for n, m in modules},
+        "requires_grad": {n: p.requires_grad for n, p in parameters},
+        "gradients": {n: p.grad is None for n, p in parameters},
+        "weights": {
+            n: (p.shape, float(p.detach().float().sum())) for n, p in parameters if p.device.type != "meta"
+        },
+        "attention": getattr(getattr(module, "config", None), "_attn_implementation", None),
+    }
+
+
+@pytest.fixture(scope="session")
+def model_folder():
+    """A function from a checkpoint's name to its folder; skips the test where there is none."""
+
+    def find(name: str) -> Path:
+        shared = Path(__file__).parents[2] / "shared"
+        for folder in (os.environ.get("MASKLENS_MODELS"), shared / "models"):
+            if folder and (Path(folder) / name / "config.json").exists():
+                return Path(folder) / name
+        pytest.skip(f"no checkpoint {name}; set MASKLENS_MODELS to a folder of reference checkpoints")
+
+    return find
+
+
+@pytest.fixture(autouse=True)
+def _same_random_numbers():
+    torch.manual_seed(0)
