@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import TEXTS
+from tiny_models import TEXTS
 from torch.distributions import Normal, kl_divergence
 
 from masklens.errors import MethodError

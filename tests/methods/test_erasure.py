@@ -7,7 +7,7 @@ from itertools import chain, combinations
 
 import pytest
 import torch
-from conftest import TEXTS, WORDS, GruClassifier, encode_words
+from tiny_models import TEXTS, WORDS, GruClassifier, encode_words
 
 from masklens.errors import MethodError
 from masklens.methods import erasure as module
@@ -54,7 +54,7 @@ def test_the_optimum_is_that_of_brute_force(ask, subject, site, criterion):
     for row, text in enumerate(TEXTS):
         expected = brute_force(subject, text, site, enough)
         torch.testing.assert_close(scores[row, 0, : len(expected)], expected)
-    assert request.notes[1]["size@%d" % site] >= 1
+    assert request.notes[1][f"size@{site}"] >= 1
 
 
 def test_the_planted_word_is_the_only_one_needed(ask, planted):

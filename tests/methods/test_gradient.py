@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import TEXTS
+from tiny_models import TEXTS
 
 from masklens.errors import MethodError
 from masklens.methods.gradient import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import TEXTS
+from tiny_models import TEXTS
 
 from masklens.errors import MethodError
 from masklens.methods.guan import guan, squared_change

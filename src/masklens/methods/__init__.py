@@ -3,7 +3,8 @@
     @register("gradient", summary="...", cost="...", paper="...")
     def gradient(request: Request, *, norm: str = "l2") -> Tensor:     # (examples, sites, tokens)
 
-Its keyword arguments are the options that `masklens.explain` takes for it. `masklens.methods()` lists the names.
+Its keyword arguments are the options that `masklens.explain` takes for it. `masklens.methods()` lists the
+names.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ..encoding import Batch
 from ..errors import MethodError
 from ..subject import Subject
 
-FILES = ("diffmask", "gradient", "bottleneck", "guan", "erasure")
+FILES = ("diffmask", "gradient", "bottleneck", "guan", "erasure", "decoded")
 """the modules of this folder that register methods"""
 
 

@@ -74,7 +74,10 @@ def part_of(request: Request, rows: list[int]) -> Request:
 def _can_cut(request: Request) -> bool:
     """Padding columns can go if every input is known to have one column a token, and no baseline has."""
     inputs, baselines = request.batch.inputs, request.baselines
-    by_token = all(value.shape[:2] == request.batch.shape for value in inputs.values())
+    by_token = all(
+        value.shape[:2] == request.batch.shape and not name.startswith("decoder")
+        for name, value in inputs.items()
+    )
     by_position = isinstance(baselines, dict) or (isinstance(baselines, Tensor) and baselines.dim() > 1)
     return by_token and "attention_mask" in inputs and not by_position
 
@@ -88,4 +91,8 @@ def _cut(batch: Batch) -> Batch:
         valid=batch.valid[:, columns],
         special=batch.special[:, columns],
         segments=batch.segments[:, columns],
+        marks={
+            name: value[:, columns] if value.shape[:2] == batch.shape else value
+            for name, value in batch.marks.items()
+        },
     )

@@ -33,10 +33,9 @@ def information_bottleneck(
 ) -> Tensor:
     """lambda = sigmoid(alpha) of each token: the share of its state that is let through.
 
-    Minimises loss(target) + weight x KL over alpha, where the model goes on with
+    Minimises -log p(target) + weight x KL over alpha, where the model goes on with
     z = lambda h + (1 - lambda) e, e ~ N(mean, std), and KL is that of z's distribution from N(mean, std),
-    averaged over features and tokens. One noise sample a step, centered RMSprop, each text by itself. The
-    loss is the cross-entropy of the target where the task has one, else minus the score.
+    averaged over features and tokens. One noise sample a step, centered RMSprop, each text by itself.
 
     Args:
         n_steps, lr, weight: the DiffMask paper's settings for SST; its toy task and SQuAD use 500 steps.
@@ -84,7 +83,8 @@ def _gates(
             narrowed = keep * state + (1 - keep) * (mean + std * noise.to(state))
             output = request.subject.run(request.batch, replace={site: narrowed}).output
             information = tokens_mean(divergence_from_prior(alpha, (state - mean) / std), request.batch.valid)
-            loss = request.subject.task.loss(output, request.target) + weight * information  # (examples,)
+            fit = request.subject.task.log_probability(output, request.target)
+            loss = weight * information - fit  # (examples,)
         (alpha.grad,) = torch.autograd.grad(loss.sum(), alpha)
         optimizer.step()
     return alpha.detach().sigmoid()

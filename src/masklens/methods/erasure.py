@@ -108,7 +108,7 @@ def _site(request: Request, site: int, state: Tensor, rule: Rule) -> Tensor:
     long = [
         i
         for i, s in enumerate(searches)
-        if SHORT < len(s.free) and len(request.batch.tokens[i]) <= MOST_TOKENS
+        if len(s.free) > SHORT and len(request.batch.tokens[i]) <= MOST_TOKENS
     ]
     recurrence = find_recurrence(request, site, state, baseline) if long and rule.beam is None else None
     if recurrence is not None:
@@ -149,10 +149,12 @@ class Search:
                 if self.afford(comb(len(self.free), self.size))
                 else []
             )
-        sets = self._grown() if self.size else [()]
+        sets = self._grown()
         return sets if self.afford(len(sets)) else []
 
     def _grown(self) -> list[tuple[int, ...]]:
+        if self.size == 0:
+            return [()]
         grown = {tuple(sorted((*kept, t))) for kept in self.frontier for t in self.free if t not in kept}
         return sorted(grown)
 
@@ -177,7 +179,7 @@ class Search:
     def share(self, tokens: int) -> Tensor:
         """The share of optima that keep each token: (tokens,)."""
         counts = torch.zeros(tokens)
-        for kept in self.optima or [self.free]:
+        for kept in self.optima or [tuple(self.free)]:
             counts[list(kept)] += 1
         return counts / max(1, len(self.optima))
 
@@ -187,7 +189,7 @@ class Search:
             return {f"size@{site}": self.size, f"optima@{site}": len(self.optima)}
         stopped = f"stopped before size {self.size}: {self.tried} sets tried, budget {self.rule.budget}"
         warnings.warn(
-            f"erasure {stopped} for {text[:60]!r}; all tokens are returned as kept. Raise budget=, or give beam=",
+            f"erasure {stopped} for {text[:60]!r}; all tokens count as kept. Raise budget=, or give beam=",
             stacklevel=2,
         )
         return {f"erasure@{site}": stopped}
@@ -242,9 +244,7 @@ def _verdict(request: Request, rows: list[int], output: Tensor, rule: Rule) -> V
     divergence = task.divergence(reference, output)
     if rule.criterion == "divergence":
         return Verdict(divergence <= rule.margin, divergence)
-    batch = request.batch.take(rows)
-    same = task.predict(output, batch) == task.predict(reference, batch)
-    return Verdict(same.reshape(len(rows), -1).all(1), divergence)
+    return Verdict(task.agrees(reference, output, request.batch.take(rows)), divergence)
 
 
 def _search_prefixes(

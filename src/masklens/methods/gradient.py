@@ -143,7 +143,7 @@ def smoothgrad(
     norm: str = "l2",
     internal_batch_size: int | None = None,
 ) -> Tensor:
-    """The norm of the mean gradient at h + e, e ~ N(0, std), std = `noise` x (max - min of the text's states)."""
+    """The norm of the mean gradient at h + e, e normal with std `noise` x (max - min of the text's h)."""
 
     def score(part: Request) -> Tensor:
         found = smooth_slopes(part, n_samples, noise, internal_batch_size)

@@ -22,7 +22,7 @@ MOST_TOKENS = 62
 
 
 class Level(NamedTuple):
-    """Every way to keep so many tokens: the subsets as bits (subsets,), the last hidden states (subsets, hidden)."""
+    """Every way to keep so many tokens: subsets as bits (subsets,), last hidden states (subsets, hidden)."""
 
     codes: Tensor
     hidden: Tensor
@@ -36,16 +36,20 @@ class Recurrence(NamedTuple):
 
     def project(self, state: Tensor) -> Tensor:
         """What the tokens add to the gates: (..., 3 hidden)."""
-        return F.linear(state, self.gru.weight_ih_l0, self.gru.bias_ih_l0 if self.gru.bias else None)
+        return F.linear(state, *self._weights("ih"))
 
     def step(self, projected: Tensor, hidden: Tensor) -> Tensor:
         """The hidden states (rows, hidden) after one more token."""
-        from_hidden = F.linear(hidden, self.gru.weight_hh_l0, self.gru.bias_hh_l0 if self.gru.bias else None)
+        from_hidden = F.linear(hidden, *self._weights("hh"))
         reset_in, update_in, new_in = projected.chunk(3, -1)
         reset_h, update_h, new_h = from_hidden.chunk(3, -1)
         reset, update = (reset_in + reset_h).sigmoid_(), (update_in + update_h).sigmoid_()
         new = (new_in + reset * new_h).tanh_()
         return torch.lerp(new, hidden, update)
+
+    def _weights(self, which: str) -> list[Tensor]:
+        """Weight, and bias where there is one, of the input ("ih") or hidden ("hh") side of all gates."""
+        return [p for name, p in self.gru.named_parameters() if f"_{which}_" in name]
 
     def start(self, state: Tensor) -> Tensor:
         return state.new_zeros(1, self.gru.hidden_size)
@@ -78,7 +82,7 @@ class Recurrence(NamedTuple):
     def _extend(
         self, same: Level | None, fewer: Level | None, t: int, free: bool, kept: Tensor, dropped: Tensor
     ) -> Level | None:
-        """The subsets of so many of the first t + 1 tokens, from those of as many and of one fewer of the first t."""
+        """Subsets of j of t + 1 tokens, from those of j (`same`) and of j - 1 (`fewer`) of the first t."""
         parts = []
         if same is not None:
             parts.append(Level(same.codes, self.step(dropped if free else kept, same.hidden)))

@@ -1,0 +1,163 @@
+"""Decoded Grad-CAM: a layer's saliency, carried back to the input tokens through the LM head."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import MethodError
+from . import Request, register
+from .gradient import check_count, integrated_gradients, slopes, stacked
+from .lm_head import Head, find_head
+
+LOGITS_AT_ONCE = 2**24
+"""the most logits in memory at a time"""
+
+SCORES = ("gradcam", "grad_x_input", "gradient_norm", "integrated_gradients")
+
+
+@register(
+    "decoded_gradcam",
+    summary="a layer's evidence, decoded to input tokens by the pre-trained model's LM head",
+    cost="2, plus about 0.15 a layer for the vocabulary",
+    paper="Hou and Castanon 2023",
+    needs="gradients; the LM head of the pre-trained model",
+    sites="blocks",
+)
+def decoded_gradcam(
+    request: Request,
+    *,
+    lm_head: Any = None,
+    tau: int | None = None,
+    score: str = "gradcam",
+    n_steps: int = 50,
+) -> Tensor:
+    """s = D alpha at each site (equation 5): all sites from one forward and one backward pass.
+
+    alpha are the positions' scores at the site (equation 1 by default); row i of D is the probability that
+    the LM head gives the i-th unique input token at each position (equation 3). A token that stands at
+    several positions has one score, shown at each.
+
+    Args:
+        lm_head: the language model that this model was fine-tuned from: a path, a hub id, or the model; or
+            any module from states to logits. By default the model's own head, where its checkpoint has one.
+        tau: let a position add to its `tau` most probable input tokens only; by default to all.
+        score: what alpha is: "gradcam", "grad_x_input" (without the ReLU), "gradient_norm", or
+            "integrated_gradients" (at the site, with `n_steps`).
+
+    Positions where alpha is zero add nothing and are not decoded.
+    """
+    if tau is not None:
+        check_count("tau", tau)
+    head = find_head(request.subject, lm_head)
+    alpha, states = _scored(request, score, n_steps)
+    types = token_types(request)
+    return _spread(types, _decode(request, head, types, alpha, states, tau))
+
+
+class TokenTypes(NamedTuple):
+    """The unique tokens of each text."""
+
+    ids: Tensor
+    """(examples, types): token ids, 0 beyond the last"""
+    real: Tensor
+    """(examples, types) bool: False beyond the last"""
+    place: Tensor
+    """(examples, tokens): which type a position holds"""
+
+
+def token_types(request: Request) -> TokenTypes:
+    """The unique tokens among the positions of each text that are not padding."""
+    batch = request.batch
+    if "input_ids" not in batch.inputs:
+        raise MethodError("decoded_gradcam needs token ids; this subject's inputs have no input_ids")
+    place = torch.zeros_like(batch.inputs["input_ids"])
+    rows = []
+    for i, valid in enumerate(batch.valid):
+        unique, place[i, valid] = torch.unique(batch.inputs["input_ids"][i, valid], return_inverse=True)
+        rows.append(unique)
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    real = (
+        torch.arange(ids.shape[1], device=ids.device)
+        < torch.tensor([len(r) for r in rows], device=ids.device)[:, None]
+    )
+    return TokenTypes(ids, real, place)
+
+
+def _scored(request: Request, score: str, n_steps: int) -> tuple[Tensor, dict[int, Tensor]]:
+    """alpha (examples, sites, tokens) and the states (examples, tokens, width) by site."""
+    if score not in SCORES:
+        raise MethodError(f"score={score!r} is not known; there are {', '.join(SCORES)}")
+    if score == "integrated_gradients":
+        alpha = integrated_gradients(request, n_steps=n_steps)
+        return alpha, request.subject.states(request.batch, request.sites).states
+    found = slopes(request)
+    states = {site: slope.state for site, slope in found.items()}
+    if score == "gradient_norm":
+        return stacked(request, lambda site: found[site].gradient.norm(dim=-1)), states
+    product = stacked(request, lambda site: (found[site].gradient * found[site].state).sum(-1))
+    return product.relu() if score == "gradcam" else product, states
+
+
+@torch.no_grad()
+def _decode(
+    request: Request,
+    head: Head,
+    types: TokenTypes,
+    alpha: Tensor,
+    states: dict[int, Tensor],
+    tau: int | None,
+) -> Tensor:
+    """s of every unique token: (examples, sites, types)."""
+    scores = torch.zeros(*alpha.shape[:2], types.ids.shape[1], device=alpha.device)
+    where = ((alpha != 0) & request.batch.valid[:, None]).transpose(0, 1).nonzero()  # (positions, 3)
+    start, rows = 0, 1  # one position first, to see how large the vocabulary is
+    while start < len(where):
+        site, example, token = where[start : start + rows].unbind(1)
+        logits = head(_states_at(request, states, site, example, token))
+        _check_logits(logits, types)
+        shares = _shares(logits, types.ids[example], types.real[example], tau)
+        added = shares * alpha[example, site, token][:, None]
+        scores.index_put_((example, site), added.to(scores.dtype), accumulate=True)
+        start, rows = start + rows, max(1, LOGITS_AT_ONCE // logits.shape[1])
+    return scores
+
+
+def _states_at(
+    request: Request, states: dict[int, Tensor], site: Tensor, example: Tensor, token: Tensor
+) -> Tensor:
+    """The states at positions that are sorted by site: (positions, width)."""
+    counts = torch.bincount(site, minlength=len(request.sites)).tolist()
+    places = zip(request.sites, example.split(counts), token.split(counts), strict=True)
+    chosen = [states[number][e, t] for number, e, t in places if len(e)]
+    if len({part.shape[1] for part in chosen}) > 1:
+        raise MethodError(
+            "the states at these sites differ in width; the LM head reads those after the blocks"
+        )
+    return torch.cat(chosen)
+
+
+def _shares(logits: Tensor, ids: Tensor, real: Tensor, tau: int | None) -> Tensor:
+    """Columns of D: the softmax over the vocabulary at the given tokens (positions, types)."""
+    shares = (logits.gather(1, ids) - logits.logsumexp(1, keepdim=True)).exp() * real
+    if tau is None or tau >= shares.shape[1]:
+        return shares
+    top = shares.topk(tau, dim=1)
+    return torch.zeros_like(shares).scatter(1, top.indices, top.values)
+
+
+def _check_logits(logits: Tensor, types: TokenTypes) -> None:
+    highest = int(types.ids.max())
+    if logits.dim() != 2 or logits.shape[1] <= highest:
+        raise MethodError(
+            f"the LM head gave logits of shape {tuple(logits.shape)}; (positions, vocabulary) with token "
+            f"{highest} in the vocabulary is needed: give the head that belongs to this model's tokenizer"
+        )
+
+
+def _spread(types: TokenTypes, scores: Tensor) -> Tensor:
+    """Each position shows its token's score: (examples, sites, tokens)."""
+    place = types.place[:, None].expand(-1, scores.shape[1], -1)
+    return scores.gather(2, place)
