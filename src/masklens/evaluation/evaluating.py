@@ -1,0 +1,202 @@
+"""`evaluate`: several explanations of the same texts, one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..attribution import Attribution
+from ..errors import MethodError
+from ..subject import as_subject
+from . import faithfulness
+from .faithfulness import Game
+from .plausibility import Span, plausibility
+from .ranking import Ranking, random_rankings, rank
+from .specificity import Rarity, class_words, no_rarity
+from .table import Cell, Table, cell, cell_of_draws
+from .trust import warn_of_problems
+from .views import Views
+
+Measured = Game | np.ndarray
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A measure of faithfulness: one value a text."""
+
+    function: Callable[[Views, Ranking], Measured]
+    better: str
+    """"higher" or "lower" """
+
+
+METRICS: dict[str, Metric] = {
+    "revealing": Metric(faithfulness.revealing, "higher"),
+    "hiding": Metric(faithfulness.hiding, "lower"),
+    "hiding_least_first": Metric(partial(faithfulness.hiding, order="least_important_first"), "higher"),
+    "comprehensiveness": Metric(faithfulness.comprehensiveness, "higher"),
+    "sufficiency": Metric(faithfulness.sufficiency, "lower"),
+    "aopc_comprehensiveness": Metric(faithfulness.aopc_comprehensiveness, "higher"),
+    "aopc_sufficiency": Metric(faithfulness.aopc_sufficiency, "lower"),
+    "aopc_by_token": Metric(faithfulness.aopc_by_token, "higher"),
+    "aopc_sufficiency_by_token": Metric(faithfulness.aopc_sufficiency_by_token, "lower"),
+    "log_odds": Metric(faithfulness.log_odds, "lower"),
+    "loo_correlation": Metric(faithfulness.loo_correlation, "higher"),
+    "divergence": Metric(faithfulness.divergence, "lower"),
+}
+"""the measures of faithfulness by name"""
+
+DEFAULT = (
+    "revealing",
+    "hiding",
+    "aopc_comprehensiveness",
+    "aopc_sufficiency",
+    "log_odds",
+    "loo_correlation",
+    "divergence",
+)
+PLAUSIBILITY = ("iou_f1", "token_f1", "auprc")
+OVERLAP = "overlap"
+
+
+def evaluate(
+    subject: Any,
+    attributions: Mapping[str, Sequence[Attribution]],
+    labels: Sequence[Any] | None = None,
+    metrics: Sequence[str] | None = None,
+    rationales: Sequence[Sequence[Span]] | None = None,
+    rarity: Rarity = no_rarity,
+    top_words: int = 50,
+    random_draws: int = 20,
+    replace: Any = "mask",
+    seed: int = 0,
+) -> Table:
+    """Measure several sets of attributions of the same texts, beside random ones.
+
+        table = evaluate(subject, {"gradient": a, "lens": b}, labels=labels, metrics=["revealing", "hiding"])
+
+    Args:
+        attributions: by name, one attribution a text, all for the same texts in the same order. A set with
+            several sites gets a row a site, NAME@SITE.
+        labels: gold labels, ids or names; without them accuracy is agreement with the model's own decision.
+        metrics: names from METRICS, "iou_f1", "token_f1" and "auprc" (with `rationales`), or "overlap".
+        rationales: for each text, the character spans that people marked.
+        rarity: how much a word counts in "overlap"; see specificity.document_rarity.
+        random_draws: how many random orders the row "random" has; 0 for no such row.
+        replace: how tokens are hidden: "mask", "drop" or a vector.
+    """
+    names = _check(metrics, attributions, rationales)
+    subject, sets = as_subject(subject), dict(attributions)
+    first = next(iter(sets.values()))
+    views = Views(subject, [a.text for a in first], labels, _targets(sets), how=replace)
+    faithful = [name for name in names if name in METRICS]
+    table: dict[str, dict[str, Cell]] = {}
+    curves: dict[str, dict[str, Sequence[float]]] = {}
+    for row, site, chosen in _rows(sets):
+        ranking = rank(views, chosen, site)
+        measured = {name: METRICS[name].function(views, ranking) for name in faithful}
+        curves[row] = {name: game.curve.tolist() for name, game in measured.items() if isinstance(game, Game)}
+        table[row] = {name: cell(_values(found), seed=seed) for name, found in measured.items()}
+        table[row] |= _plausible(names, chosen, rationales, site, seed)
+        if OVERLAP in names:
+            table[row][OVERLAP] = _overlap(chosen, rarity, site, top_words, seed)
+    if random_draws and faithful:
+        table["random"], curves["random"] = _random(views, faithful, random_draws, seed)
+    return Table(
+        rows=table,
+        better=_directions(names),
+        seconds={row: _seconds(chosen) for row, _, chosen in _rows(sets)},
+        curves=curves,
+        notes=[note for name, chosen in sets.items() for note in warn_of_problems(name, chosen)],
+        settings={
+            "texts": len(views),
+            "accuracy": "gold labels" if labels is not None else "agreement with the model",
+            "replace": replace if isinstance(replace, str) else type(replace).__name__,
+            "random_draws": random_draws,
+            "seed": seed,
+        },
+    )
+
+
+def _check(
+    metrics: Sequence[str] | None, sets: Mapping[str, Sequence[Attribution]], rationales: Any
+) -> tuple[str, ...]:
+    names = (
+        tuple(metrics) if metrics is not None else DEFAULT + (PLAUSIBILITY if rationales is not None else ())
+    )
+    known = (*METRICS, *PLAUSIBILITY, OVERLAP)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise MethodError(f"no metric {unknown[0]!r}; there are {', '.join(known)}")
+    if rationales is None and any(name in PLAUSIBILITY for name in names):
+        raise MethodError(
+            "iou_f1, token_f1 and auprc compare with people: give rationales=, spans for each text"
+        )
+    if not sets or not all(len(chosen) for chosen in sets.values()):
+        raise MethodError("nothing to evaluate; give {name: attributions} with at least one attribution each")
+    return names
+
+
+def _rows(sets: Mapping[str, Sequence[Attribution]]) -> Iterator[tuple[str, int, Sequence[Attribution]]]:
+    for name, chosen in sets.items():
+        sites = chosen[0].sites
+        for site in sites:
+            yield (name if len(sites) == 1 else f"{name}@{site}"), site, chosen
+
+
+def _targets(sets: Mapping[str, Sequence[Attribution]]) -> list[str] | None:
+    """What was explained, where it is not the model's own decision; all sets must explain the same."""
+    wanted = {tuple(a.target for a in chosen) for chosen in sets.values()}
+    if len(wanted) > 1:
+        raise MethodError("the sets explain different targets; evaluate them apart")
+    own = all(a.target == a.prediction for chosen in sets.values() for a in chosen)
+    return None if own else list(wanted.pop())
+
+
+def _values(found: Measured) -> np.ndarray:
+    return found.areas if isinstance(found, Game) else found
+
+
+def _random(
+    views: Views, names: Sequence[str], draws: int, seed: int
+) -> tuple[dict[str, Cell], dict[str, Sequence[float]]]:
+    """The row of random orders, and the mean curves of its games."""
+    found: dict[str, list[Measured]] = {name: [] for name in names}
+    for ranking in random_rankings(views, draws, seed):
+        for name in names:
+            found[name].append(METRICS[name].function(views, ranking))
+    cells = {
+        name: cell_of_draws(np.stack([_values(one) for one in some]), seed=seed)
+        for name, some in found.items()
+    }
+    games = {name: [one.curve for one in some if isinstance(one, Game)] for name, some in found.items()}
+    return cells, {name: np.mean(some, axis=0).tolist() for name, some in games.items() if some}
+
+
+def _plausible(
+    names: Sequence[str], chosen: Sequence[Attribution], rationales: Any, site: int, seed: int
+) -> dict[str, Cell]:
+    wanted = [name for name in names if name in PLAUSIBILITY]
+    if not wanted:
+        return {}
+    found = plausibility(chosen, rationales, site)
+    return {name: cell(found[name], seed=seed) for name in wanted}
+
+
+def _overlap(chosen: Sequence[Attribution], rarity: Rarity, site: int, count: int, seed: int) -> Cell:
+    words = class_words(chosen, rarity, site)
+    return Cell(words.overlap(count), *words.overlap_interval(count, seed=seed))
+
+
+def _directions(names: Sequence[str]) -> dict[str, str]:
+    known = {name: metric.better for name, metric in METRICS.items()}
+    known |= dict.fromkeys(PLAUSIBILITY, "higher") | {OVERLAP: "lower"}
+    return {name: known[name] for name in names}
+
+
+def _seconds(chosen: Sequence[Attribution]) -> float | None:
+    """What explaining took, where `explain` noted it."""
+    return getattr(chosen, "seconds", None)

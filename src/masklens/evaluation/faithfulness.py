@@ -1,0 +1,175 @@
+"""Is an explanation true to the model? What happens to the output when tokens are really taken away.
+
+Every function gives one value a text, so that a table can show means with intervals. `views` are the texts
+(see views.py), `ranking` says which of their tokens an explanation calls important (see ranking.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ..errors import MethodError
+from .agreement import kendall_tau
+from .ranking import Ranking
+from .views import Readings, Views
+
+STEPS = tuple(round(0.1 * i, 1) for i in range(11))
+"""the shares of tokens at which the games look: 0, 10, ..., 100%"""
+BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
+"""the shares of tokens that ERASER averages over"""
+
+Order = Literal["most_important_first", "least_important_first"]
+
+
+@dataclass(frozen=True, eq=False)
+class Game:
+    """How often the model was right as tokens were hidden or revealed."""
+
+    shares: tuple[float, ...]
+    """of the tokens that were hidden or revealed"""
+    hits: np.ndarray
+    """(texts, shares), 1 where the model was right"""
+
+    @property
+    def curve(self) -> np.ndarray:
+        """(shares,) accuracy"""
+        return self.hits.mean(0)
+
+    @property
+    def areas(self) -> np.ndarray:
+        """(texts,) area under each text's own curve, by trapezoids; their mean is that of the curve."""
+        widths = np.diff(self.shares)
+        return ((self.hits[:, 1:] + self.hits[:, :-1]) / 2 * widths).sum(1)
+
+    @property
+    def auc(self) -> float:
+        return float(self.areas.mean())
+
+
+def revealing(views: Views, ranking: Ranking, order: Order = "most_important_first") -> Game:
+    """Start with every token hidden and reveal them in turn (Hou & Castanon 2023, section 3.1).
+
+    With the most important first, a higher area is better.
+    """
+    part = _part(ranking, order)
+    return _play(views, [part(share) for share in STEPS])
+
+
+def hiding(views: Views, ranking: Ranking, order: Order = "most_important_first") -> Game:
+    """Start with every token visible and hide them in turn (Hou & Castanon 2023, appendix A.1).
+
+    With the most important first, a lower area is better; with the least important first (as section 3.1
+    of the paper says), a higher one.
+    """
+    part = _part(ranking, order)
+    return _play(views, [~part(share) for share in STEPS])
+
+
+def _part(ranking: Ranking, order: str) -> Callable[[float], np.ndarray]:
+    parts = {"most_important_first": ranking.top, "least_important_first": ranking.bottom}
+    if order not in parts:
+        raise MethodError(f"no order {order!r}; there are {', '.join(parts)}")
+    return parts[order]
+
+
+def _play(views: Views, keep: Sequence[np.ndarray]) -> Game:
+    return Game(STEPS, views.read_steps(np.stack(keep, axis=1)).correct)
+
+
+def comprehensiveness(views: Views, ranking: Ranking, share: float = 0.2) -> np.ndarray:
+    """p(target | text) - p(target | text without its top tokens); higher is better (DeYoung et al. 2020)."""
+    return _drop_without(views, ranking, [share])[:, 0]
+
+
+def sufficiency(views: Views, ranking: Ranking, share: float = 0.2) -> np.ndarray:
+    """p(target | text) - p(target | its top tokens alone); lower is better (DeYoung et al. 2020)."""
+    return _drop_with_only(views, ranking, [share])[:, 0]
+
+
+def aopc_comprehensiveness(views: Views, ranking: Ranking, shares: Sequence[float] = BINS) -> np.ndarray:
+    """Comprehensiveness averaged over shares of tokens (area over the perturbation curve)."""
+    return _drop_without(views, ranking, shares).mean(1)
+
+
+def aopc_sufficiency(views: Views, ranking: Ranking, shares: Sequence[float] = BINS) -> np.ndarray:
+    """Sufficiency averaged over shares of tokens."""
+    return _drop_with_only(views, ranking, shares).mean(1)
+
+
+def aopc_by_token(views: Views, ranking: Ranking) -> np.ndarray:
+    """Comprehensiveness averaged over the top 1, 2, ..., all tokens, as ferret does; higher is better."""
+    return _by_token(views, ranking, without=True)
+
+
+def aopc_sufficiency_by_token(views: Views, ranking: Ranking) -> np.ndarray:
+    """Sufficiency averaged over the top 1, 2, ..., all tokens, as ferret does; lower is better."""
+    return _by_token(views, ranking, without=False)
+
+
+def _drop_without(views: Views, ranking: Ranking, shares: Sequence[float]) -> np.ndarray:
+    readings = views.read_steps(np.stack([~ranking.top(share) for share in shares], axis=1))
+    return views.whole().probability[:, None] - readings.probability  # (texts, shares)
+
+
+def _drop_with_only(views: Views, ranking: Ranking, shares: Sequence[float]) -> np.ndarray:
+    readings = views.read_steps(np.stack([ranking.top(share) for share in shares], axis=1))
+    return views.whole().probability[:, None] - readings.probability
+
+
+def _by_token(views: Views, ranking: Ranking, without: bool) -> np.ndarray:
+    tops = np.stack([ranking.first(k) for k in range(1, int(ranking.counts.max(initial=1)) + 1)], axis=1)
+    readings = views.read_steps(~tops if without else tops)
+    change = views.whole().probability[:, None] - readings.probability  # (texts, counts)
+    counted = np.arange(1, change.shape[1] + 1) <= ranking.counts[:, None]
+    return _mean(change, counted)
+
+
+def log_odds(views: Views, ranking: Ranking, share: float = 0.2) -> np.ndarray:
+    """log p(target | text without its top tokens) - log p(target | text); lower is better.
+
+    Shrikumar et al. 2017, Chen et al. 2019.
+    """
+    readings = views.read_steps(~ranking.top(share)[:, None])
+    return readings.log_probability[:, 0] - views.whole().log_probability
+
+
+def divergence(views: Views, ranking: Ranking, share: float = 0.5) -> np.ndarray:
+    """How far the output moves when only the top tokens are left, in nats; lower is better."""
+    return views.read_steps(ranking.top(share)[:, None]).divergence[:, 0]
+
+
+def loo_correlation(views: Views, ranking: Ranking) -> np.ndarray:
+    """Kendall's tau between the scores and what leaving out each token alone does to p(target).
+
+    Undefined (nan) for a text whose scores are all the same.
+    """
+    effect = leave_one_out(views)
+    pairs = zip(effect, ranking.scores, ranking.removable, strict=True)
+    return np.array([kendall_tau(e[where], s[where]) for e, s, where in pairs])
+
+
+def leave_one_out(views: Views) -> np.ndarray:
+    """(texts, tokens): p(target | text) - p(target | text without that token), 0 for special tokens."""
+    rows, tokens = np.nonzero(views.removable)
+    keep = views.removable[rows].copy()
+    keep[np.arange(len(rows)), tokens] = False
+    effect = np.zeros(views.removable.shape)
+    if len(rows):
+        effect[rows, tokens] = views.whole().probability[rows] - views.read(rows, keep).probability
+    return effect
+
+
+def _mean(values: np.ndarray, where: np.ndarray) -> np.ndarray:
+    """Mean over the last axis of the values that count; nan where none does."""
+    total = np.where(where, values, 0.0).sum(-1)
+    count = where.sum(-1)
+    return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
+
+
+def accuracy(readings: Readings) -> float:
+    """The share of views for which the model is right."""
+    return float(readings.correct.mean())

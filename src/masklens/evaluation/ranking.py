@@ -1,0 +1,106 @@
+"""Attributions as an order over the tokens that can be hidden."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..attribution import Attribution
+from ..encoding import Batch
+from ..errors import MethodError
+from .views import Views
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """The tokens of each text from most to least important; ties go to the earlier token."""
+
+    scores: np.ndarray
+    """(texts, tokens)"""
+    removable: np.ndarray
+    """(texts, tokens) bool: the tokens that are ranked"""
+    place: np.ndarray
+    """(texts, tokens) int: 0 for the most important token"""
+
+    @classmethod
+    def of(cls, scores: np.ndarray, removable: np.ndarray) -> Ranking:
+        order = np.argsort(np.where(removable, -scores, np.inf), axis=1, kind="stable")
+        place = np.empty_like(order)
+        np.put_along_axis(place, order, np.arange(order.shape[1])[None, :], axis=1)
+        return cls(scores, removable, place)
+
+    @property
+    def counts(self) -> np.ndarray:
+        """(texts,) ranked tokens."""
+        return self.removable.sum(1)
+
+    def top(self, share: float) -> np.ndarray:
+        """(texts, tokens) bool: the most important tokens, a share of the ranked ones, rounded."""
+        return self.removable & (self.place < np.rint(share * self.counts)[:, None])
+
+    def bottom(self, share: float) -> np.ndarray:
+        """(texts, tokens) bool: the least important tokens."""
+        return self.removable & (self.place >= (self.counts - np.rint(share * self.counts))[:, None])
+
+    def first(self, count: int) -> np.ndarray:
+        """(texts, tokens) bool: the `count` most important tokens, or all where there are fewer."""
+        return self.removable & (self.place < count)
+
+
+def rank(views: Views, attributions: Sequence[Attribution], site: int | None = None) -> Ranking:
+    """The ranking that attributions give at a site, by default the deepest."""
+    return Ranking.of(score_matrix(views.batch, attributions, site), views.removable)
+
+
+def random_rankings(views: Views, draws: int, seed: int = 0) -> list[Ranking]:
+    """Random orders; a text gets the same ones whatever texts come with it."""
+    scores = np.zeros((draws, *views.batch.shape))
+    for i, tokens in enumerate(views.batch.tokens):
+        generator = np.random.default_rng([seed, zlib.crc32(repr(tokens).encode())])
+        scores[:, i, : len(tokens)] = generator.random((draws, len(tokens)))
+    return [Ranking.of(one, views.removable) for one in scores]
+
+
+def score_matrix(batch: Batch, attributions: Sequence[Attribution], site: int | None = None) -> np.ndarray:
+    """Scores (texts, tokens) over the model's own tokens, 0 at padding."""
+    if len(attributions) != len(batch):
+        raise MethodError(
+            f"{len(attributions)} attributions for {len(batch)} texts; give one a text, in order"
+        )
+    matrix = np.zeros(batch.shape)
+    valid = batch.valid.cpu().numpy()
+    for i, attribution in enumerate(attributions):
+        scores = attribution.at(attribution.sites[-1] if site is None else site)
+        matrix[i, valid[i]] = _on_tokens(scores, attribution, batch, i)
+    return matrix
+
+
+def _on_tokens(scores: np.ndarray, attribution: Attribution, batch: Batch, i: int) -> np.ndarray:
+    """Scores of one text, carried over by characters where they are over other tokens, such as words."""
+    if attribution.text != batch.texts[i]:
+        raise MethodError(
+            f"attribution {i} is for {attribution.text!r:.60}, the text is {batch.texts[i]!r:.60}; give the "
+            f"attributions in the order of the texts"
+        )
+    if attribution.tokens == batch.tokens[i]:
+        return scores
+    segments = batch.segments[i].cpu().tolist()  # padded, unlike the offsets
+    return np.array(
+        [
+            _overlapping(scores, attribution, s, span)
+            for s, span in zip(segments, batch.offsets[i], strict=False)
+        ]
+    )
+
+
+def _overlapping(scores: np.ndarray, attribution: Attribution, segment: int, span: tuple[int, int]) -> float:
+    """The score of the token that shares most characters with a span; 0 if none does."""
+    shared = [
+        (min(end, span[1]) - max(start, span[0])) if there == segment else 0
+        for (start, end), there in zip(attribution.offsets, attribution.segments, strict=True)
+    ]
+    best = int(np.argmax(shared)) if shared else 0
+    return float(scores[best]) if shared and shared[best] > 0 else 0.0

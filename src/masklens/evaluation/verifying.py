@@ -1,0 +1,69 @@
+"""`verify`: really remove what an explanation calls unneeded, and run the model again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..attribution import Attribution
+from ..errors import MethodError
+from ..subject import as_subject
+from .ranking import Ranking, rank
+from .views import Views
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What the model says when only the tokens that an explanation keeps are left."""
+
+    divergence: float
+    """of the output from that of the whole text, in nats"""
+    prediction_kept: bool
+    share_removed: float
+    """of the tokens that could be removed"""
+
+
+def verify(
+    subject: Any,
+    attributions: Sequence[Attribution],
+    keep: float = 0.5,
+    replace: Any = "mask",
+    site: int | None = None,
+) -> list[Verification]:
+    """Remove the tokens that explanations call unneeded, and see what the model says without them.
+
+        for text, proof in zip(texts, verify(subject, explain(subject, texts))):
+            proof.divergence, proof.prediction_kept, proof.share_removed
+
+    Args:
+        keep: a threshold for explanations that are keep probabilities (a lens): tokens above it are kept;
+            for every other method the share of top-ranked tokens that are kept.
+        replace: "mask" (removed tokens become the mask token and leave attention), "drop" (they are taken
+            out of the text), a vector that takes the place of their word embeddings, or a Baseline.
+        site: the site whose scores are used, by default the deepest.
+    """
+    if not 0 <= keep <= 1:
+        raise MethodError(f"keep is {keep}; it is a probability or a share, between 0 and 1")
+    if not attributions:
+        return []
+    views = Views(as_subject(subject), [a.text for a in attributions], how=replace)
+    ranking = rank(views, attributions, site)
+    kept = _kept(ranking, attributions, keep)
+    found = views.read_steps(kept[:, None])
+    removed = (views.removable & ~kept).sum(1) / np.maximum(1, views.counts)
+    rows = zip(found.divergence[:, 0], found.agrees[:, 0], removed, strict=True)
+    return [Verification(float(d), bool(same), float(share)) for d, same, share in rows]
+
+
+def _kept(ranking: Ranking, attributions: Sequence[Attribution], keep: float) -> np.ndarray:
+    """(texts, tokens) bool: the tokens that the explanations keep."""
+    by_threshold = np.array([is_keep_probability(a) for a in attributions])[:, None]
+    return np.where(by_threshold, ranking.removable & (ranking.scores > keep), ranking.top(keep))
+
+
+def is_keep_probability(attribution: Attribution) -> bool:
+    """Whether the scores are probabilities that a token is kept, as a lens gives them."""
+    return attribution.merge == "max"
