@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .attribution import Attribution, load, save
+    from .evaluation import evaluate, verify
     from .explaining import explain
     from .families import register_family
     from .methods.diffmask import DiffMask
@@ -24,16 +25,29 @@ if TYPE_CHECKING:
 
 
 __version__ = "0.1.0"
-__all__ = ["Attribution", "DiffMask", "Subject", "explain", "load", "methods", "register_family", "save"]
+__all__ = [
+    "Attribution",
+    "DiffMask",
+    "Subject",
+    "evaluate",
+    "explain",
+    "load",
+    "methods",
+    "register_family",
+    "save",
+    "verify",
+]
 
 _HOME = {
     "Attribution": "attribution",
     "DiffMask": "methods.diffmask",
     "Subject": "subject",
+    "evaluate": "evaluation",
     "explain": "explaining",
     "load": "attribution",
     "register_family": "families",
     "save": "attribution",
+    "verify": "evaluation",
 }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,14 @@ from .subject import Subject, as_subject
 from .tasks import per_text
 
 
+class Explanations(list[Attribution]):
+    """Attributions in the order of their texts, and the seconds it took to make them all."""
+
+    def __init__(self, attributions: Iterable[Attribution], seconds: float) -> None:
+        super().__init__(attributions)
+        self.seconds = seconds
+
+
 def explain(
     subject: Any,
     texts: Text | Sequence[Text],
@@ -27,8 +36,8 @@ def explain(
     seed: int = 0,
     show_progress: bool = False,
     **options: Any,
-) -> list[Attribution]:
-    """Explain the model's output for each text; the results are in the order of the texts.
+) -> Explanations:
+    """Explain the model's output for each text; the results, a list, are in the order of the texts.
 
     Args:
         subject: a Subject, or a Hugging Face pipeline.
@@ -41,7 +50,7 @@ def explain(
     """
     subject, chosen = as_subject(subject), find(method)
     chosen.check_options(list(options))
-    texts = _as_list(texts)
+    texts, start = _as_list(texts), time.perf_counter()
     where = _sites(subject, chosen, sites)
     targets = per_text(target, len(texts))
     order = sorted(range(len(texts)), key=lambda i: _length(texts[i]))
@@ -51,7 +60,7 @@ def explain(
         made = _explain_rows(subject, chosen, texts, targets, rows, where, settings)
         for i, attribution in zip(rows, made, strict=True):
             results[i] = attribution
-    return [a for a in results if a is not None]
+    return Explanations((a for a in results if a is not None), time.perf_counter() - start)
 
 
 def _as_list(texts: Text | Sequence[Text]) -> list[Text]:
