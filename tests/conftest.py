@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-import tiny
 from torch import nn
+
+import tiny
 
 
 @pytest.fixture(scope="session")

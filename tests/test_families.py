@@ -3,11 +3,11 @@
 import json
 
 import pytest
-import tiny
 import torch
 import transformers as hf
 from torch import nn
 
+import tiny
 from masklens import Subject, explain, register_family
 from masklens.errors import ModelError
 from masklens.families import FAMILIES, find_points, longest_input

@@ -1,10 +1,10 @@
 """Subject: run a model with states recorded and replaced, and leave it as it was."""
 
 import pytest
-import tiny
 import torch
 from torch import nn
 
+import tiny
 from masklens import Subject, explain
 from masklens.encoding import Batch
 from masklens.errors import ModelError, OutputError, SiteError

@@ -40,9 +40,9 @@ def wordpiece() -> Any:
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-    return hf.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, **{f"{k}_token": v for k, v in names.items()}
-    )
+    options: dict[str, Any] = {f"{k}_token": v for k, v in names.items()}
+    options["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options)
 
 
 def _byte_bpe(special: list[str]) -> tk.Tokenizer:
