@@ -49,10 +49,6 @@ class Task(ABC):
     def score(self, output: Tensor, target: Tensor) -> Tensor:
         """The value to explain, before any softmax: (examples,)."""
 
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """What training on that target would make small: (examples,). Minus the score unless a task says more."""
-        return -self.score(output, target)
-
     def log_probability(self, output: Tensor, target: Tensor) -> Tensor:
         """The log-probability that the model gives the target: (examples,)."""
         return self.score(F.log_softmax(output.float(), -1), target)
@@ -103,10 +99,6 @@ class Classification(Task):
     def score(self, output: Tensor, target: Tensor) -> Tensor:
         return output.gather(-1, target[:, None])[:, 0]
 
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Cross-entropy."""
-        return output.logsumexp(-1) - self.score(output, target)
-
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         return categorical_kl(reference, output)
 
@@ -128,10 +120,6 @@ class BinaryClassification(Classification):
 
     def score(self, output: Tensor, target: Tensor) -> Tensor:
         return torch.where(target == 1, output, -output)
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Binary cross-entropy."""
-        return F.softplus(-self.score(output, target))
 
     def log_probability(self, output: Tensor, target: Tensor) -> Tensor:
         return F.logsigmoid(self.score(output.float(), target))
