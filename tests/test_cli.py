@@ -140,3 +140,17 @@ def test_heat_map_and_file(monkeypatch, tmp_path):
     assert "prediction" in done.stdout
     assert "x.parquet" in done.stderr
     assert [a.text for a in masklens.load(out)] == ["one"]
+
+
+def test_printed_json_is_the_json_that_is_saved(monkeypatch, tmp_path):
+    fake_explanations(monkeypatch)
+    out = tmp_path / "x.json"
+    done = call("explain", "--model", "m", "one", "two", "--method", first_method(), "--out", out, "--json")
+    assert json.loads(done.stdout) == json.loads(out.read_text(encoding="utf-8"))
+
+
+def test_out_writes_a_page(monkeypatch, tmp_path):
+    fake_explanations(monkeypatch)
+    out = tmp_path / "x.html"
+    assert call("explain", "--model", "m", "one", "--method", first_method(), "--out", out).exit_code == 0
+    assert "one</p>" in out.read_text(encoding="utf-8")

@@ -69,3 +69,8 @@ def test_the_command_runs(binaries, tmp_path):
     assert run(binaries / "masklens", "--version", cwd=tmp_path).split() == ["masklens", masklens.__version__]
     listed = json.loads(run(binaries / "masklens", "methods", "--json", cwd=tmp_path))
     assert [method["name"] for method in listed]
+
+
+def test_the_templates_are_in_the_wheel(binaries, tmp_path):
+    code = "from masklens.viz.page import page; print(page([]))"
+    assert "</html>" in run(binaries / "python", "-c", code, cwd=tmp_path)

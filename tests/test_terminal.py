@@ -5,7 +5,8 @@ import io
 import numpy as np
 from rich.console import Console
 
-from masklens.viz.terminal import blocks, heat_map, largest, printable
+from masklens.viz.labels import printable
+from masklens.viz.terminal import blocks, heat_map, largest
 from records import make
 
 

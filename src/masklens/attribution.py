@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from .errors import FileError
+from .files import whole
+from .words import word_groups, word_span
 
 Text = str | tuple[str, str]
 
@@ -61,28 +63,33 @@ class Attribution:
         return self.scores[self.sites.index(site)]
 
     def words(self, merge: str | None = None) -> Attribution:
-        """The same record over words: sub-words that touch in the text and have no space between them.
+        """The same record over words: the tokens of one word of the text are merged (see `words`).
 
         `merge` is "sum", "max" or "mean"; by default what the method says is right for its scores.
         """
-        groups = _word_groups(self)
-        reduce = {"sum": np.sum, "max": np.max, "mean": np.mean}[merge or self.merge]
+        sources = (self.text,) if isinstance(self.text, str) else self.text
+        groups = word_groups(sources, self.tokens, self.offsets, self.segments, self.special)
+        spans = [word_span(_source(self, g[0]), [self.offsets[i] for i in g]) for g in groups]
+        reduce: Any = {"sum": np.sum, "max": np.max, "mean": np.mean}[merge or self.merge]
         columns = [reduce(self.scores[:, group], axis=1) for group in groups]
         firsts = [group[0] for group in groups]
         return replace(
             self,
-            tokens=tuple(_word(self, group) for group in groups),
-            offsets=tuple((self.offsets[g[0]][0], self.offsets[g[-1]][1]) for g in groups),
+            tokens=tuple(_word(self, group, span) for group, span in zip(groups, spans, strict=True)),
+            offsets=tuple(spans),
             special=tuple(self.special[i] for i in firsts),
             segments=tuple(self.segments[i] for i in firsts),
             scores=np.stack(columns, axis=1) if columns else self.scores,
         )
 
-    def plot(self, ax: Any = None, words: bool = False) -> Any:
-        """Draw the heat map (one site: coloured tokens; several: sites x tokens); returns the axes."""
+    def plot(self, ax: Any = None, words: bool = False, per_site: bool = False) -> Any:
+        """Draw the heat map (one site: coloured tokens; several: sites x tokens); returns the axes.
+
+        `per_site` divides each site's scores by the site's largest.
+        """
         from .viz.heatmap import plot
 
-        return plot(self.words() if words else self, ax=ax)
+        return plot(self.words() if words else self, ax=ax, per_site=per_site)
 
     def _repr_html_(self) -> str:
         from .viz.page import fragment
@@ -95,49 +102,19 @@ def _source(attribution: Attribution, i: int) -> str:
     return text if isinstance(text, str) else text[attribution.segments[i]]
 
 
-def _word_groups(attribution: Attribution) -> list[list[int]]:
-    """Token indices of each word. A token joins the one before it if nothing separates the two and both
-    are made of letters, digits or marks, or share characters (byte-level pieces of one character)."""
-    groups: list[list[int]] = []
-    for i, (start, end) in enumerate(attribution.offsets):
-        if groups and _continues(attribution, groups[-1][-1], i, start, end):
-            groups[-1].append(i)
-        else:
-            groups.append([i])
-    return groups
+def _word(attribution: Attribution, group: Sequence[int], span: tuple[int, int]) -> str:
+    return _source(attribution, group[0])[slice(*span)].strip() or attribution.tokens[group[0]]
 
 
-def _continues(attribution: Attribution, before: int, i: int, start: int, end: int) -> bool:
-    if attribution.special[i] or attribution.special[before]:
-        return False
-    if attribution.segments[i] != attribution.segments[before] or start == end:
-        return False
-    source, (b_start, b_end) = _source(attribution, i), attribution.offsets[before]
-    if start < b_end:
-        return True
-    left, right = source[b_start:b_end], source[start:end]
-    if start > b_end or not left or right[:1].isspace() or left[-1:].isspace():
-        return False
-    return _wordlike(left[-1]) and _wordlike(right[0])
-
-
-def _wordlike(character: str) -> bool:
-    """Letters, digits and combining marks; ideographs stand for words of their own."""
-    import unicodedata
-
-    kind = unicodedata.category(character)
-    ideograph = kind == "Lo" and unicodedata.east_asian_width(character) in "WF"
-    return kind[0] in "LNM" and not ideograph
-
-
-def _word(attribution: Attribution, group: Sequence[int]) -> str:
-    if len(group) == 1 and attribution.special[group[0]]:
-        return attribution.tokens[group[0]]
-    start, end = attribution.offsets[group[0]][0], attribution.offsets[group[-1]][1]
-    return _source(attribution, group[0])[start:end].strip() or attribution.tokens[group[0]]
+def record(attribution: Attribution) -> dict[str, Any]:
+    """The attribution for JSON: lists, strings and numbers; scores that are not finite become None."""
+    scores = attribution.scores.astype(object)
+    scores[~np.isfinite(attribution.scores)] = None
+    return {**asdict(attribution), "scores": scores.tolist(), "settings": dict(attribution.settings)}
 
 
 def _row(attribution: Attribution) -> dict[str, Any]:
+    """The attribution for columns of one type each."""
     row = {**asdict(attribution), "scores": attribution.scores.tolist()}
     row["text"] = [attribution.text] if isinstance(attribution.text, str) else list(attribution.text)
     row["settings"] = json.dumps(attribution.settings, sort_keys=True, default=str)
@@ -145,9 +122,11 @@ def _row(attribution: Attribution) -> dict[str, Any]:
 
 
 def _from_row(row: Mapping[str, Any]) -> Attribution:
-    text = tuple(row["text"])
+    """The attribution of a `record` or of a `_row`."""
+    text, settings = row["text"], row["settings"]
+    texts = [text] if isinstance(text, str) else text
     return Attribution(
-        text=text[0] if len(text) == 1 else (text[0], text[1]),
+        text=texts[0] if len(texts) == 1 else (texts[0], texts[1]),
         tokens=tuple(row["tokens"]),
         offsets=tuple((int(s), int(e)) for s, e in row["offsets"]),
         special=tuple(bool(s) for s in row["special"]),
@@ -157,7 +136,7 @@ def _from_row(row: Mapping[str, Any]) -> Attribution:
         prediction=row["prediction"],
         target=row["target"],
         method=row["method"],
-        settings=json.loads(row["settings"]),
+        settings=json.loads(settings) if isinstance(settings, str) else settings,
         merge=row["merge"],
     )
 
@@ -165,20 +144,26 @@ def _from_row(row: Mapping[str, Any]) -> Attribution:
 def save(attributions: Sequence[Attribution], path: str | os.PathLike[str]) -> Path:
     """Write attributions to a .parquet or .json file; the file appears whole or not at all."""
     path = Path(path)
-    rows = [_row(a) for a in attributions]
-    part = path.with_name(f".{path.name}.part")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        pq.write_table(pa.Table.from_pylist(rows, schema=_schema(pa)), part)
-    elif path.suffix == ".json":
-        part.write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
-    else:
+    if path.suffix not in _WRITERS:
         raise FileError(f"cannot save attributions as {path.suffix or path.name!r}; use .parquet or .json")
-    os.replace(part, path)
+    with whole(path) as part:
+        _WRITERS[path.suffix](attributions, part)
     return path
+
+
+def _write_parquet(attributions: Sequence[Attribution], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist([_row(a) for a in attributions], schema=_schema(pa)), path)
+
+
+def _write_json(attributions: Sequence[Attribution], path: Path) -> None:
+    rows = [record(a) for a in attributions]
+    path.write_text(json.dumps(rows, ensure_ascii=False, allow_nan=False, default=str), encoding="utf-8")
+
+
+_WRITERS = {".parquet": _write_parquet, ".json": _write_json}
 
 
 def load(path: str | os.PathLike[str]) -> list[Attribution]:

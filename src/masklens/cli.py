@@ -82,7 +82,7 @@ def main() -> None:
 
 def tell(message: str) -> None:
     """Say something to the user without mixing it with the results."""
-    from .viz.terminal import printable
+    from .viz.labels import printable
 
     typer.echo(printable(message), err=True)
 
@@ -126,12 +126,15 @@ def explain(
     device: DeviceOption = None,
     seed: SeedOption = 0,
     limit: LimitOption = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Write a json, parquet, png or svg file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write a json, parquet, png, svg or html file.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show which tokens a prediction rests on, at every site of the model."""
     with redirect_stdout(sys.stderr):
-        from .export import check_ending, record, write
+        from .attribution import record
+        from .export import check_ending, write
         from .methods import find
 
         if out:
@@ -186,6 +189,70 @@ def fit(
         lens.save_pretrained(out)
         tell(f"wrote {out}")
     show(diagnostics(lens), as_json)
+
+
+@app.command()
+def evaluate(
+    model: ModelOption,
+    texts: Annotated[list[str] | None, typer.Argument(help="The texts to explain and evaluate.")] = None,
+    input: InputOption = None,
+    column: ColumnOption = None,
+    label_column: Annotated[
+        str | None, typer.Option("--label-column", help="The column of the gold labels.")
+    ] = None,
+    method: MethodOption = None,
+    attributions: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--attributions",
+            help="Attributions from a file: as explain writes them, or text, tokens, scores.",
+        ),
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", help="A metric; repeat for several.")
+    ] = None,
+    draws: Annotated[int, typer.Option("--draws", min=0, help="Random orders to compare with.")] = 20,
+    lens: LensOption = None,
+    lm_head: HeadOption = None,
+    target: TargetOption = None,
+    device: DeviceOption = None,
+    seed: SeedOption = 0,
+    limit: LimitOption = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the table to a json file.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure how true explanations are to the model, beside random ones, in one table."""
+    with redirect_stdout(sys.stderr):
+        from .evaluation.imported import read_attributions
+
+        subject = masklens.Subject.from_pretrained(model, device=device)
+        sets: dict[str, Any] = {path.stem: read_attributions(path) for path in attributions or []}
+        labels = gather([], input, [label_column], limit) if input and label_column else None
+        if texts or input:
+            names = method or ["diffmask" if lens else DEFAULT_METHOD]
+            wanted, options = (
+                gather(texts or [], input, column, limit),
+                method_options(names, subject, lens, lm_head),
+            )
+            for name in names:
+                tell(f"explaining {len(wanted)} texts with {name}")
+                common: dict[str, Any] = {"target": read_target(target), "seed": seed}
+                sets[name] = masklens.explain(subject, wanted, name, **common, **options[name])
+        table = masklens.evaluate(
+            subject,
+            sets,
+            labels and [read_target(str(label)) for label in labels],
+            metric,
+            random_draws=draws,
+            seed=seed,
+        )
+        if out:
+            table.to_json(out)
+            tell(f"wrote {out}")
+    if as_json:
+        print_json(table.to_dict())
+    else:
+        typer.echo(str(table))
 
 
 @app.command()

@@ -14,6 +14,8 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from .labels import printable
+
 if TYPE_CHECKING:
     from ..attribution import Attribution
 
@@ -80,9 +82,9 @@ def cell(value: float, width: int) -> Text:
     return Text(f"{value:.2f}".center(width), Style.parse(f"{ink} on rgb({red},{green},{blue})"))
 
 
-def blocks(widths: Sequence[int], room: int) -> Iterator[range]:
+def blocks(widths: Sequence[float], room: float, gap: float = GAP) -> Iterator[range]:
     """Cut the columns into runs that fit into the room, each with at least one column."""
-    ends = list(accumulate(width + GAP for width in widths))
+    ends = list(accumulate(width + gap for width in widths))
     start = 0
     while start < len(widths):
         used = ends[start - 1] if start else 0
@@ -95,11 +97,3 @@ def largest(scores: np.ndarray) -> float:
     """The largest absolute finite score, or 1 when there is none above zero."""
     finite = np.abs(scores[np.isfinite(scores)])
     return float(finite.max(initial=0.0)) or 1.0
-
-
-def printable(text: str) -> str:
-    """The text with every control, format and other unprintable character shown as a dot.
-
-    A text may hold escape sequences, which must not reach the terminal.
-    """
-    return "".join(character if character.isprintable() else "·" for character in text)

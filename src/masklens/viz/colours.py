@@ -1,0 +1,115 @@
+"""One colour language for every picture: blue speaks for the target, orange against it.
+
+Scores with both signs get a diverging scale with 0 in its middle; scores without negative values get a
+sequential one that turns from pale teal to deep blue. Both are straight in the lightness of OKLab
+(Ottosson 2020), so that equal steps of the score look like equal steps, and blue and orange stay apart for
+every common kind of colour blindness.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ..attribution import Attribution
+
+Theme = Literal["light", "dark"]
+
+# Stops of the ramps from no score to the strongest, in OKLCh: lightness, chroma, hue in degrees.
+RAMPS: dict[Theme, dict[str, list[tuple[float, float, float]]]] = {
+    "light": {
+        "for": [(0.98, 0.003, 250), (0.75, 0.095, 250), (0.50, 0.145, 255)],
+        "against": [(0.98, 0.003, 60), (0.75, 0.105, 60), (0.50, 0.120, 48)],
+        "only": [(0.98, 0.006, 190), (0.72, 0.095, 205), (0.40, 0.130, 265)],
+    },
+    "dark": {
+        "for": [(0.27, 0.012, 260), (0.55, 0.125, 252), (0.80, 0.105, 245)],
+        "against": [(0.27, 0.012, 260), (0.55, 0.120, 50), (0.80, 0.125, 65)],
+        "only": [(0.27, 0.012, 260), (0.55, 0.110, 245), (0.87, 0.100, 190)],
+    },
+}
+
+MISSING: dict[Theme, tuple[float, float, float]] = {"light": (0.85, 0.85, 0.85), "dark": (0.38, 0.38, 0.38)}
+"""the colour of a score that is not finite"""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Scores as shares of what is drawn in the strongest colour."""
+
+    values: np.ndarray
+    """(sites, tokens) in [-1, 1], or [0, 1] where not signed; NaN where the score is not finite"""
+    signed: bool
+    strongest: float | None
+    """the score at 1, or None where each site has its own"""
+
+
+def scale(attribution: Attribution, per_site: bool = False) -> Scale:
+    """The shares that are drawn: of 1 for probabilities, else of the largest absolute score.
+
+    With `per_site` each site is divided by its own largest absolute score, as in the heat maps of De Cao et
+    al. (2020).
+    """
+    scores = np.where(np.isfinite(attribution.scores), attribution.scores, np.nan)
+    size = np.nan_to_num(np.abs(scores))
+    signed = bool((scores < 0).any())
+    if per_site:
+        strongest = size.max(axis=1, initial=0.0, keepdims=True)
+    else:
+        strongest = np.float64(1.0 if attribution.merge == "max" else size.max(initial=0.0))
+    values = np.clip(scores / np.where(strongest > 0, strongest, 1.0), -1.0, 1.0)
+    return Scale(values, signed, None if per_site else float(strongest) or 1.0)
+
+
+def colours(values: np.ndarray, signed: bool, theme: Theme = "light") -> np.ndarray:
+    """Colours (..., red green blue) in [0, 1] of shares (...) in [-1, 1]; NaN is drawn as no score."""
+    values = np.nan_to_num(np.asarray(values, dtype=float))
+    ramps = RAMPS[theme]
+    if not signed:
+        return _ramp(ramps["only"], values)
+    return np.where((values < 0)[..., None], _ramp(ramps["against"], -values), _ramp(ramps["for"], values))
+
+
+def hexadecimal(colour: np.ndarray) -> str:
+    """A colour as #rrggbb."""
+    return "#" + "".join(f"{round(float(part) * 255):02x}" for part in colour)
+
+
+def ink(colour: np.ndarray) -> str:
+    """Black or white, whichever reads better on the colour: the contrast is 4.5 or more on any colour."""
+    return "#000000" if luminance(colour) > 0.179 else "#ffffff"
+
+
+def luminance(colour: np.ndarray) -> float:
+    """Relative luminance, as WCAG 2 defines it for the contrast of text."""
+    parts = np.asarray(colour, dtype=float)
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def _ramp(stops: list[tuple[float, float, float]], shares: np.ndarray) -> np.ndarray:
+    """Colours on the way through the stops; a stop's place is given by its lightness, which is straight."""
+    lightness, chroma, hue = np.array(stops).T
+    places = (lightness - lightness[0]) / (lightness[-1] - lightness[0])
+    angle = np.radians(hue)
+    lab = (lightness, chroma * np.cos(angle), chroma * np.sin(angle))
+    return _rgb(np.stack([np.interp(shares, places, part) for part in lab], axis=-1))
+
+
+def _rgb(lab: np.ndarray) -> np.ndarray:
+    """sRGB (..., 3) of OKLab (..., 3), cut to what a screen can show."""
+    to_cones = [
+        [1, 0.3963377774, 0.2158037573],
+        [1, -0.1055613458, -0.0638541728],
+        [1, -0.0894841775, -1.291485548],
+    ]
+    to_linear = [
+        [4.0767416621, -3.3077115913, 0.2309699292],
+        [-1.2684380046, 2.6097574011, -0.3413193965],
+        [-0.0041960863, -0.7034186147, 1.707614701],
+    ]
+    linear = np.clip((lab @ np.array(to_cones).T) ** 3 @ np.array(to_linear).T, 0.0, 1.0)
+    return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)

@@ -1,0 +1,34 @@
+"""The words that every picture shares: names of sites, one line about a record, text that is safe to show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..attribution import Attribution
+
+
+def site_name(site: int) -> str:
+    """0 is the words before position is added, 1 the whole embeddings, k+1 the output of block k."""
+    return ("words", "embeddings")[site] if site < 2 else f"block {site - 1}"
+
+
+def caption(attribution: Attribution) -> str:
+    """Method, target and, where it is another, the prediction."""
+    about = f"{attribution.method} · target {attribution.target}"
+    other = attribution.prediction != attribution.target
+    return printable(f"{about} · predicted {attribution.prediction}" if other else about)
+
+
+def printable(text: str) -> str:
+    """The text with every control, format and other unprintable character shown as a dot.
+
+    A text may hold escape sequences, which must not reach the terminal, and marks that turn the direction
+    of what follows them.
+    """
+    return "".join(character if character.isprintable() else "·" for character in text)
+
+
+def shortened(text: str, length: int) -> str:
+    """At most `length` characters of a text."""
+    return text if len(text) <= length else text[: length - 1] + "…"
