@@ -13,6 +13,30 @@ from torch import nn
 import tiny
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-table", action="store_true", help="write what the contract found to docs/families.md"
+    )
+
+
+CONTRACT: list[tuple[str, Any]] = []
+"""(outcome, [method, family, task, why not]) of each contract test, also of those that other workers ran"""
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call":
+        CONTRACT.extend(
+            (report.outcome, value) for name, value in report.user_properties if name == "contract"
+        )
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.getoption("--write-table") and not hasattr(session.config, "workerinput"):
+        import family_table
+
+        family_table.write(CONTRACT)
+
+
 @pytest.fixture(scope="session")
 def bert():
     """A tiny BERT with three classes."""

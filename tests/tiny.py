@@ -296,3 +296,65 @@ def cases() -> Iterator[tuple[str, str]]:
     for family, tiny in FAMILIES.items():
         for head in tiny.heads:
             yield family, head
+
+
+class PlantedConfig(hf.PretrainedConfig):
+    model_type = "planted"
+
+    def __init__(self, effect: float = 3.0, decisive: int = 0, vocabulary: int = 1, **options: Any) -> None:
+        self.effect, self.decisive, self.vocabulary = effect, decisive, vocabulary
+        super().__init__(**options)
+
+
+class PlantedBlock(torch.nn.Module):
+    """Keeps every token's sign and looks at no other token."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden + 0.1 * torch.tanh(hidden)
+
+
+class PlantedForSequenceClassification(hf.PreTrainedModel):
+    """Says 1 if a certain token is in the text; no other token has any effect.
+
+    The first number of a state is positive for the decisive token and negative for all others, and the
+    classifier adds up its positive part.
+    """
+
+    config_class = PlantedConfig
+
+    def __init__(self, config: PlantedConfig) -> None:
+        super().__init__(config)
+        self.words = torch.nn.Embedding(config.vocabulary, 8)
+        self.blocks = torch.nn.ModuleList([PlantedBlock() for _ in range(3)])
+        self.post_init()
+        with torch.no_grad():
+            self.words.weight[:, 0] = -1.0
+            self.words.weight[config.decisive, 0] = 2.0
+
+    def _init_weights(self, module: torch.nn.Module) -> None:
+        if isinstance(module, torch.nn.Embedding):
+            torch.nn.init.normal_(module.weight)
+
+    def get_input_embeddings(self) -> torch.nn.Module:
+        return self.words
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+        hidden = self.words(input_ids)
+        for block in self.blocks:
+            hidden = block(hidden)
+        found = (hidden[:, :, 0].relu() * attention_mask).sum(1)
+        logits = torch.stack([torch.ones_like(found), self.config.effect * found], -1)
+        return hf.modeling_outputs.SequenceClassifierOutput(logits=logits)
+
+
+PLANTED = "dull"
+PLANTED_TEXTS = ["the plot is dull and the acting is worse .", "dull car", "she sold the dull , red car"]
+
+
+def planted(effect: float = 3.0) -> Subject:
+    """A model whose decisive token is PLANTED; with effect 0 nothing matters."""
+    tokenizer = wordpiece()
+    options = PlantedConfig(effect, tokenizer.convert_tokens_to_ids(PLANTED), len(tokenizer), pad_token_id=0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Subject(PlantedForSequenceClassification(options).eval(), tokenizer)

@@ -110,6 +110,8 @@ class Method:
     merge: str = "sum"
     exempt: dict[str, str] = field(default_factory=dict)
     """contract checks that do not apply, each with the reason: "zero_effect", "planted", ..."""
+    quick: dict[str, Any] = field(default_factory=dict)
+    """options that make it cheap, for checks on many models"""
 
     @property
     def options(self) -> dict[str, Any]:

@@ -21,6 +21,8 @@ Statistics = tuple[Tensor, Tensor]
     cost="3 n_steps",
     paper="Schulz et al. 2020",
     needs="gradients; statistics of the states (the text's own by default)",
+    exempt={"zero_effect": "the share let through tends to zero, but is above it after any number of steps"},
+    quick={"n_steps": 5},
 )
 def information_bottleneck(
     request: Request,

@@ -60,6 +60,7 @@ class Verdict(NamedTuple):
     needs="forward passes",
     merge="max",
     exempt={"target": "it explains the prediction: a set is enough when the model still predicts the same"},
+    quick={"smallest": 0, "budget": 200},
 )
 def erasure(
     request: Request,

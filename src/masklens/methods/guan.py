@@ -16,7 +16,11 @@ from .gradient import check_count
     summary="how much noise each token's state bears before the output changes",
     cost="3 n_steps",
     paper="Guan et al. 2019",
-    exempt={"target": "it explains the whole output, not one target"},
+    exempt={
+        "target": "it explains the whole output, not one target",
+        "zero_effect": "1 / sigma is positive; with no effect it is the same for all tokens",
+    },
+    quick={"n_steps": 5},
 )
 def guan(
     request: Request,
