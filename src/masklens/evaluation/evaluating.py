@@ -148,8 +148,8 @@ def _rows(sets: Mapping[str, Sequence[Attribution]]) -> Iterator[tuple[str, int,
 
 
 def _targets(sets: Mapping[str, Sequence[Attribution]]) -> list[str] | None:
-    """What was explained, where it is not the model's own decision; all sets must explain the same."""
-    wanted = {tuple(a.target for a in chosen) for chosen in sets.values()}
+    """What was explained, where it is not the model's own decision; all sets that say must agree."""
+    wanted = {tuple(a.target for a in chosen) for chosen in sets.values() if any(a.target for a in chosen)}
     if len(wanted) > 1:
         raise MethodError("the sets explain different targets; evaluate them apart")
     own = all(a.target == a.prediction for chosen in sets.values() for a in chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ..files import whole
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,9 @@ def cell(values: np.ndarray, draws: int = 1000, seed: int = 0) -> Cell:
 
 def cell_of_draws(values: np.ndarray, draws: int = 1000, seed: int = 0) -> Cell:
     """The same for several random draws, (draws, texts), with the spread of the draws' means."""
-    with np.errstate(invalid="ignore"):
-        means = np.nanmean(values, axis=1)
-    one = cell(np.nanmean(values, axis=0), draws, seed)
+    known = np.ma.masked_invalid(values)
+    means = known.mean(axis=1).compressed()
+    one = cell(known.mean(axis=0).filled(np.nan), draws, seed)
     return Cell(one.value, one.low, one.high, float(means.std(ddof=1)) if len(means) > 1 else None)
 
 
@@ -112,9 +115,8 @@ class Table:
         """The table as JSON text, written to a file if one is named."""
         text = json.dumps(self.to_dict(), indent=1)
         if path is not None:
-            part = Path(path).with_name(f".{Path(path).name}.part")
-            part.write_text(text, encoding="utf-8")
-            os.replace(part, path)
+            with whole(Path(path)) as part:
+                part.write_text(text, encoding="utf-8")
         return text
 
     def to_pandas(self) -> Any:
@@ -142,10 +144,10 @@ class Table:
     def __str__(self) -> str:
         from rich.console import Console
 
-        width = 24 + 26 * (len(self.metrics) + 1)
-        console = Console(width=width, color_system=None, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-        console.print(self)
-        return console.export_text()
+        console = Console(width=24 + 30 * (len(self.metrics) + 1), color_system=None, file=io.StringIO())
+        with console.capture() as captured:
+            console.print(self)
+        return captured.get()
 
 
 def _plain(values: Mapping[str, float | None]) -> dict[str, float | None]:
