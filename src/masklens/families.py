@@ -36,7 +36,7 @@ class Family:
     finish: Mapping[int, str] = field(default_factory=dict)
     """blocks (counted from 0) whose output another module finishes, where the model has that module"""
     place: Callable[[nn.Module, Tensor], AbstractContextManager[None]] | None = None
-    """for a model that counts distances by itself: lets it take the tokens' places (examples, tokens) instead"""
+    """for a model that counts distances by itself: makes it take the tokens' places (examples, tokens)"""
 
 
 def _albert_blocks(base: Any) -> list[nn.Module]:
@@ -328,24 +328,33 @@ def load_pretrained(
     trust_remote_code: bool = False,
     **options: Any,
 ) -> tuple[nn.Module, Any]:
-    """The model, with the head its config names, and the tokenizer. Weights are never read from pickle."""
+    """The model, with the head its config names, and the tokenizer. Weights are never read from pickle.
+
+    A GGUF file is a causal language model.
+    """
     import transformers
 
-    shared: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    everywhere: dict[str, Any] = {name: options.pop(name) for name in _WHERE if name in options}
+    everywhere["trust_remote_code"] = trust_remote_code
     if gguf_file:
-        shared["gguf_file"] = gguf_file
-    config = transformers.AutoConfig.from_pretrained(path, **shared)
-    auto = getattr(transformers, _auto_class(config, path, gguf_file))
+        everywhere["gguf_file"] = gguf_file
+        loader = "AutoModelForCausalLM"
+    else:
+        options["use_safetensors"] = True
+        loader = _loader(transformers.AutoConfig.from_pretrained(path, **everywhere), path)
     if dtype is not None:
         options["dtype"] = dtype
-    weights = {} if gguf_file else {"use_safetensors": True}
-    model = auto.from_pretrained(path, **shared, **weights, **options)
-    return model, transformers.AutoTokenizer.from_pretrained(path, **shared)
+    model = getattr(transformers, loader).from_pretrained(path, **everywhere, **options)
+    return model, transformers.AutoTokenizer.from_pretrained(path, **everywhere)
 
 
-def _auto_class(config: Any, path: Any, gguf_file: str | None) -> str:
-    """The loader for the head that `config.architectures` names."""
-    named = getattr(config, "architectures", None) or (["ForCausalLM"] if gguf_file else [])
+_WHERE = ("revision", "subfolder", "token", "cache_dir", "local_files_only")
+"""options that say where files come from: they go to config, model and tokenizer alike"""
+
+
+def _loader(config: Any, path: Any) -> str:
+    """The class of transformers that loads the head which `config.architectures` names."""
+    named = getattr(config, "architectures", None) or []
     for name in named:
         for ending, head in HEADS.items():
             if name.endswith(ending):
