@@ -62,6 +62,32 @@ class Batch:
         """Each example `times` times in a row."""
         return self.take([i for i in range(len(self)) for _ in range(times)])
 
+    @property
+    def by_token(self) -> bool:
+        """Whether every input has one column a token, so that columns of padding can go."""
+        return "attention_mask" in self.inputs and all(
+            value.shape[:2] == self.shape and not name.startswith("decoder")
+            for name, value in self.inputs.items()
+        )
+
+    def trimmed(self) -> Batch:
+        """Without the columns that are padding in every row, where the inputs allow it.
+
+        A continuation that a language model is given is attended to, so it is no padding.
+        """
+        if not self.by_token:
+            return self
+        columns = (self.valid | self.inputs["attention_mask"].bool()).any(0)
+        if bool(columns.all()):
+            return self
+        return replace(
+            self,
+            inputs={name: value[:, columns] for name, value in self.inputs.items()},
+            valid=self.valid[:, columns],
+            special=self.special[:, columns],
+            segments=self.segments[:, columns],
+        )
+
     def to(self, device: torch.device | str) -> Batch:
         return replace(
             self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -41,20 +40,28 @@ def by_length(request: Request, function: Callable[[Request], Tensor]) -> Tensor
     if not _can_cut(request):
         return function(request)
     lengths = request.batch.valid.sum(1).tolist()
-    scores = torch.zeros(
-        len(lengths), len(request.sites), request.batch.shape[1], device=request.batch.valid.device
-    )
+    groups = [[i for i, n in enumerate(lengths) if n == length] for length in sorted(set(lengths))]
+    return _in_groups(request, groups, function)
+
+
+def one_by_one(request: Request, function: Callable[[Request], Tensor]) -> Tensor:
+    """Apply `function` to each text by itself; the scores are those of the whole batch."""
+    return _in_groups(request, [[i] for i in range(len(request.batch))], function)
+
+
+def _in_groups(request: Request, groups: list[list[int]], function: Callable[[Request], Tensor]) -> Tensor:
+    valid = request.batch.valid
+    scores = torch.zeros(len(valid), len(request.sites), valid.shape[1], device=valid.device)
     outputs: dict[int, Tensor] = {}
-    for length in sorted(set(lengths)):
-        rows = [i for i, n in enumerate(lengths) if n == length]
+    for rows in groups:
         part = part_of(request, rows)
         found = function(part).to(scores.dtype)
         for j, i in enumerate(rows):
-            scores[i][:, request.batch.valid[i]] = found[j][:, part.batch.valid[j]]
+            scores[i][:, valid[i]] = found[j][:, part.batch.valid[j]]
             outputs[i] = part.reference[j]
             request.notes.setdefault(i, {}).update(part.notes.get(j, {}))
     if len({output.shape for output in outputs.values()}) == 1:
-        request.note(torch.stack([outputs[i] for i in range(len(lengths))]))
+        request.note(torch.stack([outputs[i] for i in range(len(valid))]))
     return scores
 
 
@@ -63,7 +70,7 @@ def part_of(request: Request, rows: list[int]) -> Request:
     wanted = per_text(request.wanted, len(request.batch))
     return Request(
         request.subject,
-        _cut(request.batch.take(rows)) if _can_cut(request) else request.batch.take(rows),
+        request.batch.take(rows).trimmed() if _can_cut(request) else request.batch.take(rows),
         request.sites,
         [wanted[i] for i in rows],
         request.seed,
@@ -73,26 +80,6 @@ def part_of(request: Request, rows: list[int]) -> Request:
 
 def _can_cut(request: Request) -> bool:
     """Padding columns can go if every input is known to have one column a token, and no baseline has."""
-    inputs, baselines = request.batch.inputs, request.baselines
-    by_token = all(
-        value.shape[:2] == request.batch.shape and not name.startswith("decoder")
-        for name, value in inputs.items()
-    )
+    baselines = request.baselines
     by_position = isinstance(baselines, dict) or (isinstance(baselines, Tensor) and baselines.dim() > 1)
-    return by_token and "attention_mask" in inputs and not by_position
-
-
-def _cut(batch: Batch) -> Batch:
-    """The batch without the columns that are padding in every row."""
-    columns = batch.valid.any(0)
-    return replace(
-        batch,
-        inputs={name: value[:, columns] for name, value in batch.inputs.items()},
-        valid=batch.valid[:, columns],
-        special=batch.special[:, columns],
-        segments=batch.segments[:, columns],
-        marks={
-            name: value[:, columns] if value.shape[:2] == batch.shape else value
-            for name, value in batch.marks.items()
-        },
-    )
+    return request.batch.by_token and not by_position

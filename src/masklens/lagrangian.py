@@ -1,0 +1,379 @@
+"""The constrained objective and the one training loop of the package.
+
+    minimise   E[share of states kept]    subject to    E[divergence] <= margin      (Eqs. 1 to 3)
+
+with one Lagrangian multiplier a *group* (a site for a lens, an example for the non-amortised form). What
+is learned, and from what data, is the objective's business; this file owns the optimiser, the multipliers,
+checkpoints, convergence and the progress bar.
+
+The multipliers decide success, so they are designed rather than left to an optimiser:
+
+- **Opening.** The penalty is the plain expected L0. Multipliers may fall to 0, so that gates that are all
+  open begin to close; they rise by gradient ascent, on the violation clipped to a few margins, so that a
+  transient cannot wind them up.
+- **Sharpening.** The penalty becomes P(kept)^0.5, whose gradient does not die on gates that are nearly
+  shut, and the multipliers get a floor: from now on it never pays to shut a gate the output needs.
+- **Recovery.** A group whose held-out divergence stays far over its margin is put back to its last good
+  weights with a larger multiplier, and the event is reported. After the last step the objective may
+  `settle`: open gates until every group keeps its margin on validation data.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from .errors import TrainingError
+from .files import whole
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides a run, so that the same settings and data give the same result."""
+
+    margin: float = 0.1
+    """allowed divergence, in nats"""
+    steps: int = 2000
+    batch_size: int = 128
+    lr: float = 1e-3
+    baseline_lr: float = 1e-3
+    warmup: int = 100
+    clip: float = 1.0
+    """largest gradient norm"""
+    multiplier: float = 1.0
+    """first value"""
+    multiplier_lr: float = 0.1
+    multiplier_max: float = 200.0
+    floor: float = 2.0
+    """smallest multiplier while sharpening"""
+    sharpen_from: float = 0.5
+    """the share of the steps after which sharpening begins"""
+    power: float = 0.5
+    """exponent of P(kept) while sharpening; 1 is the plain expected L0"""
+    penalty: str = "plain"
+    """"plain" as above, or "log": the mean log P(kept) throughout, as in the published code"""
+    evaluate_every: int = 200
+    patience: int = 0
+    """stop after so many evaluations without a sparser solution within the margins; 0: never early"""
+    seed: int = 0
+    mixed_precision: str = "no"
+    """"no", "bf16" or "fp16" """
+
+
+class Terms(NamedTuple):
+    """One step's differentiable terms, an entry an example."""
+
+    log_keep: Tensor
+    """(examples, tokens): log P(kept)"""
+    valid: Tensor
+    """(examples, tokens) bool"""
+    divergence: Tensor
+    """(examples,)"""
+    group: Tensor
+    """(examples,): which multiplier"""
+
+
+class Diagnostic(NamedTuple):
+    """How one group does on held-out data, with hard gates (kept where P(kept) > 0.5)."""
+
+    site: int
+    divergence: float
+    kept: float
+    """share of states kept"""
+    agreement: float
+    """share of examples with the same prediction"""
+    multiplier: float
+    ok: bool
+    """whether the divergence is within the margin"""
+
+
+class Objective(Protocol):
+    """A constrained problem: what is learned, and how it is judged."""
+
+    groups: int
+
+    @property
+    def module(self) -> nn.Module:
+        """What is learned."""
+
+    def terms(self, step: int, rank: int, world: int) -> Terms:
+        """The terms of this process's share of the step's batch; the same for the same step."""
+
+    def diagnose(self, multipliers: Sequence[float]) -> list[Diagnostic]:
+        """Deterministic, on validation data; none if there is nothing to hold out."""
+
+    def parameters_of(self, group: int) -> list[nn.Parameter]:
+        """What to put back when this group has collapsed."""
+
+
+def kept_cost(terms: Terms, settings: Settings, sharpening: bool) -> Tensor:
+    """The penalty of each example (examples,): the mean over its tokens of P(kept), of its power, or of
+    its log. All are smallest when everything is dropped."""
+    if settings.penalty == "log":
+        each = terms.log_keep
+    else:
+        each = (terms.log_keep * (settings.power if sharpening else 1.0)).exp()
+    return (each * terms.valid).sum(-1) / terms.valid.sum(-1)
+
+
+class Multipliers:
+    """One Lagrangian multiplier a group, moved by ascent on the clipped violation of its margin."""
+
+    CLIP = 10.0
+    """a violation counts for at most this many margins"""
+
+    def __init__(self, groups: int, settings: Settings, device: torch.device) -> None:
+        self.settings = settings
+        self.values = torch.full((groups,), settings.multiplier, device=device)
+
+    def update(self, total: Tensor, count: Tensor, sharpening: bool) -> None:
+        """From each group's summed divergence and number of examples in the step."""
+        s = self.settings
+        violation = (total / count.clamp(min=1) - s.margin).clamp(max=self.CLIP * s.margin)
+        moved = self.values + s.multiplier_lr * torch.where(count > 0, violation, 0.0)
+        self.values = moved.clamp(s.floor if sharpening else 0.0, s.multiplier_max)
+
+
+class Training:
+    """A run of the loop: optimiser, multipliers, step; it can be saved and taken up again.
+
+    training = Training(objective, Settings(margin=0.1), folder)
+    training.run()
+    """
+
+    def __init__(
+        self, objective: Objective, settings: Settings, folder: str | os.PathLike[str] | None = None
+    ):
+        from accelerate import Accelerator
+
+        if settings.penalty not in ("plain", "log"):
+            raise TrainingError(f"penalty={settings.penalty!r}; use 'plain' or 'log'")
+        self.objective, self.settings = objective, settings
+        self.file = None if folder is None else Path(folder) / "checkpoint.safetensors"
+        self.device = next(objective.module.parameters()).device
+        self.accelerator = Accelerator(
+            mixed_precision=settings.mixed_precision, cpu=self.device.type == "cpu"
+        )
+        self.parameters = [p for p in objective.module.parameters() if p.requires_grad]
+        self.optimizer = self.accelerator.prepare(_optimizer(objective.module, settings))
+        self.multipliers = Multipliers(objective.groups, settings, self.device)
+        self.step = 0
+        self.history: list[dict[str, Any]] = []
+        self.events: list[str] = []
+        self._good: dict[int, list[Tensor]] = {g: self._copy(g) for g in self._watched}
+
+    @property
+    def _watched(self) -> range:
+        """Groups that can be put back: those with parameters of their own."""
+        return range(self.objective.groups if self.objective.parameters_of(0) else 0)
+
+    @property
+    def sharpening(self) -> bool:
+        return self.step >= self.settings.sharpen_from * self.settings.steps
+
+    def run(self, show_progress: bool = False) -> list[Diagnostic]:
+        """Train to the last step or to convergence; returns the diagnostics of the end."""
+        latest = self.objective.diagnose(self.multipliers.values.tolist())
+        with _progress(show_progress and self.accelerator.is_main_process, self) as report:
+            while self.step < self.settings.steps and not self._converged():
+                terms = self._one_step()
+                self.step += 1
+                report(terms, latest)
+                if self.step % self.settings.evaluate_every == 0 or self.step == self.settings.steps:
+                    latest = self._evaluate()
+        return latest
+
+    def _one_step(self) -> Terms:
+        s, accelerator, sharpening = self.settings, self.accelerator, self.sharpening
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak"] * min(1.0, (self.step + 1) / max(1, s.warmup))
+        with accelerator.autocast():
+            terms = self.objective.terms(self.step, accelerator.process_index, accelerator.num_processes)
+        cost = kept_cost(terms, s, sharpening)
+        weight = self.multipliers.values[terms.group]
+        loss = (cost + weight * (terms.divergence - s.margin)).mean()  # Eq. 3
+        if not torch.isfinite(loss):
+            raise TrainingError(f"the loss is {loss.item()} at step {self.step}; lower lr, or use float32")
+        self.optimizer.zero_grad()
+        accelerator.backward(loss)
+        self._share_gradients()
+        if s.clip:
+            accelerator.clip_grad_norm_(self.parameters, s.clip)
+        self.optimizer.step()
+        self._update_multipliers(terms, sharpening)
+        return terms
+
+    def _share_gradients(self) -> None:
+        """Average gradients over processes; a parameter unused in one process counts as zero there."""
+        if self.accelerator.num_processes == 1:
+            return
+        for p in self.parameters:
+            grad = torch.zeros_like(p) if p.grad is None else p.grad
+            p.grad = self.accelerator.reduce(grad, "mean")
+
+    def _update_multipliers(self, terms: Terms, sharpening: bool) -> None:
+        zeros = torch.zeros(self.objective.groups, device=self.device)
+        total = zeros.index_add(0, terms.group, terms.divergence.detach().float())
+        count = zeros.index_add(0, terms.group, torch.ones_like(terms.divergence, dtype=torch.float32))
+        both = self.accelerator.reduce(torch.stack([total, count]), "sum")
+        self.multipliers.update(both[0], both[1], sharpening)
+
+    def _evaluate(self) -> list[Diagnostic]:
+        """Judge, remember good weights, put back what collapsed, write a checkpoint."""
+        found = self.objective.diagnose(self.multipliers.values.tolist())
+        for group, d in enumerate(found if self._watched else []):
+            if d.ok:
+                self._good[group] = self._copy(group)
+            elif d.divergence > 3 * self.settings.margin and self._stuck(group):
+                self._put_back(group, d)
+        self.history.append({"step": self.step, "rows": [d._asdict() for d in found]})
+        if self.file and self.accelerator.is_main_process:
+            self.save()
+        return found
+
+    def _stuck(self, group: int) -> bool:
+        """Whether the group was as far off at the last evaluation too."""
+        before = [h["rows"][group]["divergence"] for h in self.history[-1:]]
+        return bool(before) and before[0] > 3 * self.settings.margin
+
+    def _put_back(self, group: int, d: Diagnostic) -> None:
+        with torch.no_grad():
+            for p, good in zip(self.objective.parameters_of(group), self._good[group], strict=True):
+                p.copy_(good)
+                self.optimizer.state.pop(p, None)
+        raised = max(2 * float(self.multipliers.values[group]), 2 * self.settings.floor)
+        self.multipliers.values[group] = min(raised, self.settings.multiplier_max)
+        self.events.append(
+            f"step {self.step}: site {d.site} had collapsed (divergence {d.divergence:.3f}, "
+            f"{d.kept:.0%} kept); put back to its last good weights"
+        )
+
+    def _copy(self, group: int) -> list[Tensor]:
+        return [p.detach().clone() for p in self.objective.parameters_of(group)]
+
+    def _converged(self) -> bool:
+        """No sparser solution within all margins for `patience` evaluations of the sharpening stage."""
+        patience = self.settings.patience
+        first = self.settings.sharpen_from * self.settings.steps
+        costs = [_feasible_cost(h["rows"]) for h in self.history if h["step"] >= first]
+        if not patience or len(costs) <= patience or not math.isfinite(min(costs)):
+            return False
+        return min(costs[-patience:]) > 0.995 * min(costs[:-patience])
+
+    def save(self) -> None:
+        """Write a checkpoint; the file is whole or absent."""
+        from safetensors.torch import save_file
+
+        assert self.file is not None
+        tensors = {f"module.{k}": v for k, v in self.objective.module.state_dict().items()}
+        tensors |= {f"optimizer.{i}.{k}": v for i, k, v in self._optimizer_tensors()}
+        tensors |= {f"good.{g}.{i}": t for g, ts in self._good.items() for i, t in enumerate(ts)}
+        tensors["multipliers"] = self.multipliers.values
+        about = {
+            "step": self.step,
+            "history": self.history,
+            "events": self.events,
+            "settings": asdict(self.settings),
+        }
+        held = {name: value.detach().contiguous().cpu() for name, value in tensors.items()}
+        with whole(self.file) as part:
+            save_file(held, part, metadata={"training": json.dumps(about)})
+
+    def resume(self) -> bool:
+        """Take up the checkpoint in the folder, if there is one; False if there is none."""
+        from safetensors import safe_open
+
+        if self.file is None or not self.file.exists():
+            return False
+        with safe_open(self.file, "pt", device=str(self.device)) as f:
+            about = json.loads(f.metadata()["training"])
+            tensors = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118
+        _same_settings(about["settings"], asdict(self.settings), self.file)
+        self.step, self.history, self.events = about["step"], about["history"], about["events"]
+        self.multipliers.values = tensors["multipliers"]
+        self.objective.module.load_state_dict(_under(tensors, "module."))
+        self._good = {g: [tensors[f"good.{g}.{i}"] for i in range(len(ts))] for g, ts in self._good.items()}
+        self._load_optimizer(_under(tensors, "optimizer."))
+        return True
+
+    def _optimizer_tensors(self) -> Iterator[tuple[int, str, Tensor]]:
+        for i, p in enumerate(self.parameters):
+            for key, value in self.optimizer.state.get(p, {}).items():
+                yield i, key, torch.as_tensor(value)
+
+    def _load_optimizer(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, value in tensors.items():
+            index, key = name.split(".", 1)
+            self.optimizer.state[self.parameters[int(index)]][key] = value
+
+
+def _optimizer(module: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+    """Centered RMSprop, as in the paper; baselines have a rate of their own."""
+    learned = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    baselines = [p for name, p in learned if name.startswith("baselines")]
+    others = [p for name, p in learned if not name.startswith("baselines")]
+    groups = [
+        {"params": params, "lr": rate, "peak": rate}
+        for params, rate in ((others, settings.lr), (baselines, settings.baseline_lr))
+        if params
+    ]
+    return torch.optim.RMSprop(groups, centered=True)
+
+
+def _feasible_cost(rows: Sequence[Mapping[str, Any]]) -> float:
+    return sum(r["kept"] for r in rows) if rows and all(r["ok"] for r in rows) else math.inf
+
+
+def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _same_settings(saved: Mapping[str, Any], given: Mapping[str, Any], file: Path) -> None:
+    for name, value in given.items():
+        if saved.get(name) != value:
+            raise TrainingError(
+                f"{file} was written with {name}={saved.get(name)!r}, this run has {name}={value!r}; "
+                f"use the same settings, or another folder"
+            )
+
+
+@contextmanager
+def _progress(shown: bool, training: Training) -> Iterator[Callable[[Terms, Sequence[Diagnostic]], None]]:
+    """A bar with the last held-out divergence, the share kept and the multipliers."""
+    if not shown:
+        yield lambda terms, latest: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[now]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("fit", total=training.settings.steps, completed=training.step, now="")
+
+        def report(terms: Terms, latest: Sequence[Diagnostic]) -> None:
+            if training.step % 10 == 0:
+                bar.update(task, completed=training.step, now=_now(terms, latest, training))
+
+        yield report
+
+
+def _now(terms: Terms, latest: Sequence[Diagnostic], training: Training) -> str:
+    kept = (terms.log_keep.exp() * terms.valid).sum() / terms.valid.sum()
+    text = f"divergence {terms.divergence.mean().item():.3f}  kept {kept.item():.0%}"
+    text += f"  multiplier {training.multipliers.values.mean().item():.1f}"
+    over = [d.site for d in latest if not d.ok]
+    return text + (f"  over the margin: {over}" if over else "")

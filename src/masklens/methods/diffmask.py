@@ -1,0 +1,381 @@
+"""DiffMask (De Cao et al. 2020): learn which inputs or hidden states a model does not need.
+
+    lens = DiffMask.fit(subject, texts, over="inputs", margin=0.1)
+    lens.diagnostics                       # per site, on held-out texts, with hard masks
+    lens.explain(texts)                    # keep probabilities, sites x tokens
+    lens.save_pretrained("lens"); DiffMask.from_pretrained("lens", subject)
+
+Also the forms without amortisation, for single texts: the methods `diffmask` (without a lens) and
+`reinforce`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attribution import Attribution, Text
+from ..errors import LensError, MethodError, TrainingError
+from ..files import whole
+from ..lagrangian import Diagnostic, Settings, Training
+from ..objectives import FrozenTexts, LensObjective, ReinforceObjective, TextObjective
+from ..probes import Over, Probe, rows_for
+from ..subject import Subject
+from . import Request, register
+from .baselines import absent_state, mask_or_zero
+
+FEW_TEXTS = 500
+"""below this a lens is fitted, with a warning"""
+
+
+class DiffMask:
+    """A fitted lens: probes that tell, from the states of a model, what it can do without."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        probe: Probe,
+        over: Over,
+        settings: Settings,
+        diagnostics: Sequence[Diagnostic] = (),
+        events: Sequence[str] = (),
+        history: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        self.subject, self.probe, self.over, self.settings = subject, probe, over, settings
+        self.diagnostics, self.events, self.history = list(diagnostics), list(events), list(history)
+
+    @property
+    def sites(self) -> tuple[int, ...]:
+        return tuple(row.site for row in self.probe.rows)
+
+    @classmethod
+    def fit(
+        cls,
+        subject: Subject,
+        texts: Sequence[Text],
+        over: Over = "inputs",
+        margin: float = 0.1,
+        seed: int = 0,
+        sites: Sequence[int] | None = None,
+        held_out: Sequence[Text] | float = 0.1,
+        learn_baseline: bool = True,
+        bounded: float | None = 10.0,
+        hidden: int | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        resume: bool = True,
+        keep_bytes: int | None = None,
+        show_progress: bool = False,
+        **settings: Any,
+    ) -> DiffMask:
+        """Learn masks over a corpus so that outputs move by at most `margin` nats on average (Eqs. 1 to 3).
+
+        Args:
+            over: "inputs" (which tokens are known to be unneeded, judged from the states up to each
+                site), "states" (which states of a site are needed), or pairs (edited site, read site).
+            held_out: texts to judge on, or the share of `texts` to set aside.
+            learn_baseline: learn what replaces a dropped state; otherwise it stays at its first value.
+            bounded: how far a gate's logit may be from its learned bias; None: any distance.
+            folder: where checkpoints go; with `resume` an interrupted fit goes on from there.
+            keep_bytes: memory for frozen states; by default 2 GB, or a third of a GPU's free memory.
+            settings: any field of `lagrangian.Settings`.
+        """
+        chosen = _settings(settings, margin, seed)
+        train_texts, held_texts = _split(texts, held_out, seed)
+        rows = rows_for(over, subject.check_sites(sites or subject.sites))
+        reads = tuple(dict.fromkeys(site for row in rows for site in (row.edit, *row.reads)))
+        memory = _keep_bytes(subject.device) if keep_bytes is None else keep_bytes
+        train = FrozenTexts(subject, train_texts, reads, memory)
+        held = FrozenTexts(subject, held_texts, reads, memory // 8)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            probe = Probe(rows, train.widths, over == "inputs", hidden, bounded, learn_baseline)
+        probe.to(subject.device)
+        _start(probe, subject, train)
+        objective = LensObjective(subject, probe, train, held, chosen)
+        with subject.frozen():
+            training = Training(objective, chosen, folder)
+            if resume:
+                training.resume()
+            training.run(show_progress)
+            events = training.events + objective.settle()
+            diagnostics = objective.diagnose(training.multipliers.values.tolist())
+        lens = cls(
+            subject, probe.eval().requires_grad_(False), over, chosen, diagnostics, events, training.history
+        )
+        lens._warn()
+        return lens
+
+    def _warn(self) -> None:
+        bad = [d.site for d in self.diagnostics if not d.ok]
+        if bad:
+            warnings.warn(
+                f"sites {bad} are over their margin of {self.settings.margin} on held-out texts: "
+                f"do not read them as explanations; fit longer or on more texts",
+                stacklevel=3,
+            )
+
+    @torch.no_grad()
+    def keep(self, states: dict[int, Tensor]) -> Tensor:
+        """P(kept) at every row: (rows, examples, tokens)."""
+        return self.probe.log_keep(states).exp()
+
+    def explain(self, texts: Text | Sequence[Text], **options: Any) -> list[Attribution]:
+        """Keep probabilities of every token at every site of the lens; options as in `masklens.explain`."""
+        from ..explaining import explain
+
+        return explain(self.subject, texts, method="diffmask", lens=self, **{"sites": self.sites, **options})
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the weights, what they belong to, and a card for people to read."""
+        from safetensors.torch import save_file
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: value.contiguous().cpu() for name, value in self.probe.state_dict().items()}
+        tensors["fingerprint"] = fingerprint(self.subject.module)
+        with whole(folder / "lens.safetensors") as part:
+            save_file(tensors, part)
+        with whole(folder / "lens.json") as part:
+            part.write_text(json.dumps(self._about(), indent=1))
+        with whole(folder / "README.md") as part:
+            part.write_text(card(self))
+        return folder
+
+    def _about(self) -> dict[str, Any]:
+        gate = self.probe.gate(0)
+        return {
+            "over": self.over if isinstance(self.over, str) else [list(pair) for pair in self.over],
+            "sites": list(self.sites),
+            "hidden": gate.hidden.out_features,
+            "bounded": gate.bounded,
+            "settings": asdict(self.settings),
+            "diagnostics": [d._asdict() for d in self.diagnostics],
+            "events": self.events,
+        }
+
+    @classmethod
+    def from_pretrained(cls, folder: str | os.PathLike[str], subject: Subject) -> DiffMask:
+        """Load a lens for the model it was fitted on; another model is refused."""
+        from safetensors.torch import load_file
+
+        folder = Path(folder)
+        if not (folder / "lens.json").exists() or not (folder / "lens.safetensors").exists():
+            raise LensError(f"{folder} does not hold a lens (lens.json and lens.safetensors)")
+        about = json.loads((folder / "lens.json").read_text())
+        tensors = load_file(folder / "lens.safetensors", device=str(subject.device))
+        _same_model(tensors.pop("fingerprint"), subject.module, folder)
+        over = about["over"] if isinstance(about["over"], str) else [tuple(pair) for pair in about["over"]]
+        rows = rows_for(over, about["sites"])
+        widths = {row.edit: tensors[f"baselines.{row.edit}"].shape[0] for row in rows}
+        probe = Probe(
+            rows, _read_widths(rows, widths, tensors), over == "inputs", about["hidden"], about["bounded"]
+        )
+        probe.to(subject.device).load_state_dict(tensors)
+        return cls(
+            subject,
+            probe.eval().requires_grad_(False),
+            over,
+            Settings(**about["settings"]),
+            [Diagnostic(**d) for d in about["diagnostics"]],
+            about["events"],
+        )
+
+
+def _settings(given: dict[str, Any], margin: float, seed: int) -> Settings:
+    known = {f.name for f in fields(Settings)}
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise TrainingError(f"no setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
+    if margin <= 0:
+        raise TrainingError(f"margin is {margin}; it must be above 0")
+    return replace(Settings(margin=margin, seed=seed), **given)
+
+
+def _split(
+    texts: Sequence[Text], held_out: Sequence[Text] | float, seed: int
+) -> tuple[list[Text], list[Text]]:
+    """Training texts, and texts to judge on."""
+    texts = list(texts)
+    if not isinstance(held_out, float | int):
+        train, held = texts, list(held_out)
+    else:
+        order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed)).tolist()
+        count = max(1, round(held_out * len(texts)))
+        held, train = [texts[i] for i in order[:count]], [texts[i] for i in order[count:]]
+    if not train or not held:
+        raise TrainingError(f"{len(texts)} texts are too few to fit a lens and to judge it; give more")
+    if len(train) < FEW_TEXTS:
+        warnings.warn(
+            f"{len(train)} training texts are few: a lens needs {FEW_TEXTS} or more to be worth its while",
+            stacklevel=3,
+        )
+    return train, held
+
+
+def _keep_bytes(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] // 3 if device.type == "cuda" else 2 * 10**9
+
+
+def _start(probe: Probe, subject: Subject, train: FrozenTexts) -> None:
+    """Standardise the gates' inputs; baselines begin at the mask token's embedding, or at the mean state."""
+    batch, (_, states) = train.draw(list(range(min(256, len(train)))))
+    probe.fit_statistics(states, batch.valid)
+    mask = getattr(subject.tokenizer, "mask_token_id", None)
+    with torch.no_grad():
+        for edit in probe.edits:
+            start = states[edit][batch.valid].mean(0)
+            if edit == subject.sites[0] and mask is not None:
+                start = subject.points[edit].module(torch.tensor([[mask]], device=subject.device))[0, 0]
+            probe.baseline(edit).copy_(start)
+
+
+def fingerprint(module: nn.Module) -> Tensor:
+    """Mean and spread of every parameter, (parameters, 2): tells models apart, not number formats."""
+    return torch.stack(
+        [
+            torch.stack([p.detach().float().mean(), p.detach().float().abs().mean()]).cpu()
+            for p in module.parameters()
+        ]
+    )
+
+
+def _same_model(saved: Tensor, module: nn.Module, folder: Path) -> None:
+    here = fingerprint(module)
+    if saved.shape != here.shape or not torch.allclose(saved.cpu(), here, rtol=1e-2, atol=1e-4):
+        raise LensError(
+            f"the lens in {folder} was fitted on another model than this {type(module).__name__}; "
+            f"load the model it was fitted on, or fit a lens for this one"
+        )
+
+
+def _read_widths(rows: Sequence[Any], known: dict[int, int], tensors: dict[str, Tensor]) -> dict[int, int]:
+    """Widths of all sites a probe reads, from the sizes of its networks' inputs."""
+    widths = dict(known)
+    for i, row in enumerate(rows):
+        missing = [site for site in row.reads if site not in widths]
+        if missing:
+            total = tensors[f"gates.{i}.mean"].shape[0]
+            widths[missing[0]] = total - sum(widths.get(site, 0) for site in row.reads)
+    return widths
+
+
+def card(lens: DiffMask) -> str:
+    """A page about a lens: what it was fitted on and how good it is at every site."""
+    rows = "\n".join(
+        f"| {d.site} | {d.divergence:.4f} | {d.kept:.3f} | {d.agreement:.3f} | {d.multiplier:.2f} | "
+        f"{'yes' if d.ok else 'NO'} |"
+        for d in lens.diagnostics
+    )
+    settings = "\n".join(f"- {name}: {value}" for name, value in asdict(lens.settings).items())
+    events = "\n".join(f"- {event}" for event in lens.events) or "- none"
+    return f"""# A DiffMask lens
+
+Masks over {lens.over}, for {type(lens.subject.module).__name__}. Judged on held-out texts with hard masks
+(kept where P(kept) > 0.5); "within" says whether the divergence is within the margin, {lens.settings.margin}.
+
+| site | divergence | share kept | agreement | multiplier | within |
+|---|---|---|---|---|---|
+{rows}
+
+## Settings
+{settings}
+
+## What happened in training
+{events}
+"""
+
+
+@register(
+    "diffmask",
+    summary="Learned masks: what can be replaced without changing the output",
+    cost="1.2 with a fitted lens; about 3 x steps without",
+    paper="De Cao et al. 2020",
+    needs="a fitted lens (lens=), or time",
+    merge="max",
+    exempt={"zero_effect": "keep probabilities of a model without effect all go to 0 but never reach it"},
+    quick={"steps": 60, "lr": 0.3},
+)
+def diffmask(
+    request: Request,
+    *,
+    lens: DiffMask | None = None,
+    margin: float = 0.1,
+    steps: int = 500,
+    lr: float = 0.1,
+    learn_baseline: bool = False,
+) -> Tensor:
+    """P(kept) of every token. With a lens: predicted from the states (one forward pass). Without: free
+    masks learned for each text alone at each site, which prunes more than the model "knows" it can
+    (Figure 12b with `learn_baseline`, 12c without)."""
+    if lens is not None:
+        return _with_lens(request, lens)
+    masks = [
+        _free_masks(request, site, TextObjective, margin, steps, lr, learn_baseline) for site in request.sites
+    ]
+    return torch.stack(masks, dim=1)
+
+
+@register(
+    "reinforce",
+    summary="The objective of diffmask without a lens, by REINFORCE with a moving-average baseline",
+    cost="steps",
+    paper="Williams 1992; De Cao et al. 2020, Table 2",
+    needs="time",
+    merge="max",
+    exempt={"zero_effect": "keep probabilities of a model without effect go to 0 but never reach it"},
+    quick={"steps": 200, "lr": 0.3},
+)
+def reinforce(request: Request, *, margin: float = 0.1, steps: int = 1000, lr: float = 0.1) -> Tensor:
+    """P(kept) of every token, learned for each text alone with Bernoulli masks."""
+    masks = [
+        _free_masks(request, site, ReinforceObjective, margin, steps, lr, False) for site in request.sites
+    ]
+    return torch.stack(masks, dim=1)
+
+
+def _with_lens(request: Request, lens: DiffMask) -> Tensor:
+    if lens.subject.module is not request.subject.module:
+        raise LensError(
+            "this lens was loaded for another subject; load it with from_pretrained(folder, subject)"
+        )
+    missing = [site for site in request.sites if site not in lens.sites]
+    if missing:
+        raise MethodError(f"the lens has no site {missing[0]}; it has {lens.sites}")
+    output, states = request.subject.states(request.batch, lens.probe.reads)
+    request.note(output)
+    rows = [lens.sites.index(site) for site in request.sites]
+    return lens.keep(states)[rows].transpose(0, 1)
+
+
+def _free_masks(
+    request: Request,
+    site: int,
+    objective: type[TextObjective],
+    margin: float,
+    steps: int,
+    lr: float,
+    learn_baseline: bool,
+) -> Tensor:
+    """(examples, tokens)"""
+    state = request.subject.states(request.batch, [site])
+    request.note(state.output)
+    default = mask_or_zero(request) if learn_baseline else "zero"
+    baseline = absent_state(request, site, state.states[site], default)
+    made = objective(
+        request.subject, request.batch, site, request.draws(1, torch.rand), baseline, learn_baseline
+    )
+    settings = Settings(
+        margin=margin, steps=steps, lr=lr, baseline_lr=lr / 10, warmup=0, clip=0.0, seed=request.seed
+    )
+    with torch.enable_grad():
+        Training(made, settings).run()
+    keep = made.keep_probability().detach()
+    return torch.where(request.batch.valid, keep, 0.0)

@@ -1,0 +1,289 @@
+"""What the constrained trainer minimises: the masks of a lens, learned over a corpus, or of single texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .attribution import Text
+from .encoding import Batch
+from .gates import HardConcrete
+from .lagrangian import Diagnostic, Settings, Terms
+from .probes import FreeMasks, Probe, mix, sample_keep
+from .subject import Run, Subject
+
+CHUNK = 64
+"""texts of one forward pass where no batch size is given"""
+
+
+class FrozenTexts:
+    """Texts encoded once, with the model's unedited output and states, kept if they fit.
+
+    What does not fit into `keep_bytes` is computed again for each batch.
+    """
+
+    def __init__(
+        self, subject: Subject, texts: Sequence[Text], sites: Sequence[int], keep_bytes: int
+    ) -> None:
+        self.subject, self.sites = subject, tuple(sites)
+        self.batch = subject.encode(texts).to("cpu")
+        self.lengths = self.batch.valid.sum(1)
+        self._kept: Run | None = None
+        one = subject.states(self._batch([0]), self.sites)
+        self.widths = {site: state.shape[-1] for site, state in one.states.items()}
+        each = sum(state.shape[-1] * state.element_size() for state in one.states.values())
+        if each * self.batch.valid.numel() <= keep_bytes and one.output.shape[1:] == self._output_shape():
+            self._kept = self._compute_all()
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def draw(self, rows: Sequence[int]) -> tuple[Batch, Run]:
+        """The batch of these rows, and its unedited output and states."""
+        batch = self._batch(rows)
+        if self._kept is None:
+            return batch, self.subject.states(batch, self.sites)
+        index, length = torch.as_tensor(rows, device=batch.valid.device), batch.shape[1]
+        states = {site: state[index, :length] for site, state in self._kept.states.items()}
+        return batch, Run(self._kept.output[index], states)
+
+    def chunks(self, size: int = CHUNK) -> Iterator[list[int]]:
+        """All rows, in order of length, `size` at a time."""
+        order = self.lengths.argsort(stable=True).tolist()
+        for start in range(0, len(order), size):
+            yield order[start : start + size]
+
+    def _batch(self, rows: Sequence[int]) -> Batch:
+        return self.batch.take(rows).trimmed().to(self.subject.device)
+
+    def _output_shape(self) -> torch.Size:
+        """The shape of one output when padding is there: an output that grows with it cannot be kept."""
+        longest = int(self.lengths.argmax())
+        return self.subject.states(self._batch([longest]), self.sites[:1]).output.shape[1:]
+
+    def _compute_all(self) -> Run:
+        examples, tokens = self.batch.shape
+        kept: Run | None = None
+        for rows in self.chunks():
+            batch = self._batch(rows)
+            run = self.subject.states(batch, self.sites)
+            if kept is None:
+                states = {k: s.new_zeros(examples, tokens, s.shape[-1]) for k, s in run.states.items()}
+                kept = Run(run.output.new_zeros(examples, *run.output.shape[1:]), states)
+            index = torch.as_tensor(rows, device=run.output.device)
+            kept.output[index] = run.output
+            for site, state in run.states.items():
+                kept.states[site][index, : batch.shape[1]] = state
+        assert kept is not None
+        return kept
+
+
+def edited_run(
+    subject: Subject, batch: Batch, edit: int, state: Tensor, keep: Tensor, baseline: Tensor
+) -> Tensor:
+    """The output after the states at one site are mixed with a baseline: keep (examples, tokens)."""
+    everywhere = torch.where(batch.valid, keep, 1.0)
+    return subject.run(batch, replace={edit: mix(everywhere, state, baseline)}).output
+
+
+class LensObjective:
+    """A probe's masks over a corpus; one multiplier a row of the probe."""
+
+    def __init__(
+        self, subject: Subject, probe: Probe, train: FrozenTexts, held_out: FrozenTexts, settings: Settings
+    ) -> None:
+        self.subject, self.module = subject, probe
+        self.train, self.held_out, self.settings = train, held_out, settings
+        self.groups = len(probe.rows)
+        self._epoch: tuple[int, list[list[int]]] = (-1, [])
+
+    def parameters_of(self, group: int) -> list[nn.Parameter]:
+        return list(self.module.gate(group).parameters())
+
+    def terms(self, step: int, rank: int, world: int) -> Terms:
+        """Each example of the batch is masked at a row of its own; one run for each edited site."""
+        generator = torch.Generator().manual_seed((self.settings.seed << 32) + step)
+        rows = self._rows(step)
+        batch, (reference, states) = self.train.draw(rows[rank::world])
+        logits = self.module.logits(states)  # (rows, examples, tokens)
+        uniform = torch.rand(self.groups, len(rows), logits.shape[-1], generator=generator)
+        order = torch.randperm(len(rows), generator=generator) % self.groups
+        chosen = order[rank::world].to(logits.device)
+        noise = uniform[:, rank::world].to(logits)
+        keep, log_keep = sample_keep(logits, chosen, self.module.votes, noise)
+        divergence = self._divergence(batch, reference, states, keep, chosen)
+        return Terms(log_keep.float(), batch.valid, divergence, chosen)
+
+    def _divergence(
+        self, batch: Batch, reference: Tensor, states: Mapping[int, Tensor], keep: Tensor, chosen: Tensor
+    ) -> Tensor:
+        """(examples,): each example edited at its row's site."""
+        probe, where = (
+            self.module,
+            torch.tensor([row.edit for row in self.module.rows], device=chosen.device)[chosen],
+        )
+        parts, order = [], []
+        for edit in probe.edits:
+            index = (where == edit).nonzero()[:, 0]
+            if len(index):
+                part = batch if len(index) == len(batch) else batch.take(index.tolist())
+                output = edited_run(
+                    self.subject, part, edit, states[edit][index], keep[index], probe.baseline(edit)
+                )
+                parts.append(self.subject.task.divergence(reference[index], output))
+                order.append(index)
+        return torch.cat(parts)[torch.cat(order).argsort()]
+
+    def _rows(self, step: int) -> list[int]:
+        """The step's rows of the corpus: shuffled each epoch, with texts of like length together."""
+        size = min(self.settings.batch_size, len(self.train))
+        epoch, place = divmod(step, len(self.train) // size)
+        if self._epoch[0] != epoch:
+            self._epoch = (epoch, self._shuffled(epoch, size))
+        return self._epoch[1][place]
+
+    def _shuffled(self, epoch: int, size: int) -> list[list[int]]:
+        generator = torch.Generator().manual_seed((self.settings.seed << 32) + (1 << 31) + epoch)
+        order = torch.randperm(len(self.train), generator=generator)
+        pools = order[: len(order) // size * size].split(20 * size)
+        batches = [
+            b for pool in pools for b in pool[self.train.lengths[pool].argsort(stable=True)].split(size)
+        ]
+        return [batches[i].tolist() for i in torch.randperm(len(batches), generator=generator).tolist()]
+
+    @torch.no_grad()
+    def diagnose(self, multipliers: Sequence[float]) -> list[Diagnostic]:
+        found = [self.judge(group) for group in range(self.groups)]
+        return [
+            Diagnostic(row.site, d, k, a, m, d <= self.settings.margin)
+            for row, (d, k, a), m in zip(self.module.rows, found, multipliers, strict=True)
+        ]
+
+    @torch.no_grad()
+    def judge(self, group: int) -> tuple[float, float, float]:
+        """Divergence, share kept and agreement of one row's hard masks on the held-out texts."""
+        total = torch.zeros(4, dtype=torch.float64)
+        row, probe = self.module.rows[group], self.module
+        for rows in self.held_out.chunks():
+            batch, (reference, states) = self.held_out.draw(rows)
+            keep = (probe.log_keep(states)[group].exp() > 0.5).float()
+            output = edited_run(
+                self.subject, batch, row.edit, states[row.edit], keep, probe.baseline(row.edit)
+            )
+            total[0] += self.subject.task.divergence(reference, output).sum().item()
+            total[1] += (keep * batch.valid).sum().item()
+            total[2] += self.subject.task.agrees(reference, output, batch).float().sum().item()
+            total[3] += batch.valid.sum().item()
+        count = len(self.held_out)
+        return float(total[0] / count), float(total[1] / total[3]), float(total[2] / count)
+
+    @torch.no_grad()
+    def settle(self) -> list[str]:
+        """Open each row's gates by a shift of their bias until it keeps its margin on the held-out texts.
+
+        Rows are taken in order: where votes multiply, a row that stops voting falls back on the row
+        before it, which is within its margin already. Returns what was done.
+        """
+        events = []
+        for group, row in enumerate(self.module.rows):
+            before = self.judge(group)[0]
+            if before > self.settings.margin:
+                shift = self._smallest_shift(group)
+                after = self.judge(group)[0]
+                events.append(
+                    f"site {row.site}: gates opened by {shift:.2f} (divergence {before:.3f} -> {after:.3f})"
+                )
+        return events
+
+    def _smallest_shift(self, group: int) -> float:
+        """By bisection; a shift of 30 opens any gate, and is taken if nothing less will do."""
+        bias = self.module.gate(group).bias
+        start, low, high = bias.clone(), 0.0, 30.0
+        for _ in range(8):
+            middle = (low + high) / 2
+            bias.copy_(start + middle)
+            within = self.judge(group)[0] <= 0.95 * self.settings.margin
+            low, high = (low, middle) if within else (middle, high)
+        bias.copy_(start + high)
+        return high
+
+
+class TextObjective:
+    """Free masks over the states of single texts at one site; one multiplier a text (no amortisation).
+
+    Nothing is shared between texts, so a text's result does not depend on the others in the batch.
+
+    Args:
+        noise: endless uniform noise (examples, tokens, 1) that depends on the text alone.
+        baseline: what replaces a state; (width,) or one that broadcasts to the state.
+        learn_baseline: let each text move its own copy of the baseline (Figure 12b); else it is fixed (12c).
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        batch: Batch,
+        site: int,
+        noise: Iterator[Tensor],
+        baseline: Tensor,
+        learn_baseline: bool,
+    ) -> None:
+        self.subject, self.batch, self.site, self.noise = subject, batch, site, noise
+        self.reference, states = subject.states(batch, [site])
+        self.state = states[site].detach()
+        self.groups = len(batch)
+        start = baseline.to(self.state).expand_as(self.state)[:, :1].float()
+        self.module = FreeMasks(len(batch), batch.shape[1], start, learn_baseline).to(self.state.device)
+
+    def parameters_of(self, group: int) -> list[nn.Parameter]:
+        return []
+
+    def diagnose(self, multipliers: Sequence[float]) -> list[Diagnostic]:
+        return []
+
+    def terms(self, step: int, rank: int, world: int) -> Terms:
+        gate = HardConcrete(self.module.logits(), validate_args=False)
+        keep = gate.rsample(uniform=next(self.noise)[..., 0])
+        divergence = self.divergence(keep)
+        return Terms(gate.log_prob_nonzero(), self.batch.valid, divergence, self._groups)
+
+    def keep_probability(self) -> Tensor:
+        """P(kept), (examples, tokens)"""
+        return HardConcrete(self.module.logits(), validate_args=False).prob_nonzero()
+
+    def divergence(self, keep: Tensor) -> Tensor:
+        """(examples,): what the output moves when the states are mixed by `keep` (examples, tokens)."""
+        output = edited_run(self.subject, self.batch, self.site, self.state, keep, self.module.baselines[0])
+        return self.subject.task.divergence(self.reference, output)
+
+    @property
+    def _groups(self) -> Tensor:
+        return torch.arange(self.groups, device=self.state.device)
+
+
+class ReinforceObjective(TextObjective):
+    """The same objective with Bernoulli gates and the score-function estimator (Williams 1992).
+
+    The divergence's gradient is (divergence - moving average) * grad log P(gates); the multiplier weighs
+    it as it weighs the relaxed one.
+    """
+
+    DECAY = 0.99
+    average: Tensor | None = None
+
+    def keep_probability(self) -> Tensor:
+        return self.module.logits().sigmoid()
+
+    def terms(self, step: int, rank: int, world: int) -> Terms:
+        logits = self.module.logits()
+        keep = (next(self.noise)[..., 0] < logits.sigmoid()).float()
+        with torch.no_grad():
+            found = self.divergence(keep)
+            before = found if self.average is None else self.average
+            self.average = self.DECAY * before + (1 - self.DECAY) * found
+        each = -nn.functional.binary_cross_entropy_with_logits(logits, keep, reduction="none")
+        log_prob = (each * self.batch.valid).sum(-1)
+        surrogate = found + (found - before) * (log_prob - log_prob.detach())
+        return Terms(nn.functional.logsigmoid(logits), self.batch.valid, surrogate, self._groups)

@@ -1,0 +1,192 @@
+"""Gate networks: from the states of a model to the logits of its gates.
+
+A probe makes one decision a *row*: it edits the states at one site, reading them at others.
+
+    inputs   row l edits site 0, reads (0, l); a token is kept only while every row up to l votes to keep it
+    states   row l edits site l, reads (l,)
+    pairs    row edits site a, reads (b,)
+
+(De Cao et al. 2020, sections 2 and appendix A; the form over pairs is what their Figure 3e, right, needs.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from .errors import TrainingError
+from .gates import HardConcrete
+
+OPEN = 5.0
+"""the gates' first logit: kept with probability 0.995"""
+
+Over = str | Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One decision: which states at site `edit` can go, judged from the states at sites `reads`."""
+
+    site: int
+    """the site under which it is reported"""
+    edit: int
+    reads: tuple[int, ...]
+
+
+def rows_for(over: Over, sites: Sequence[int]) -> tuple[Row, ...]:
+    """The rows of a probe over "inputs", "states", or (edited site, read site) pairs."""
+    first = sites[0]
+    if over == "inputs":
+        return tuple(Row(site, first, (first, site)) for site in sites)
+    if over == "states":
+        return tuple(Row(site, site, (site,)) for site in sites)
+    if isinstance(over, str):
+        raise TrainingError(f"over={over!r}; use 'inputs', 'states', or pairs (edited site, read site)")
+    return tuple(Row(read, edit, (read,)) for edit, read in over)
+
+
+class GateNetwork(nn.Module):
+    """One hidden layer, tanh, weight normalisation; a logit a token (appendix A).
+
+    A bounded network's logits lie within `scale` of a learned bias, so that no gate shuts for good.
+    Inputs are standardised with statistics of the training states.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, width: int, hidden: int, bounded: float | None = 10.0) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("scale", torch.ones(width))
+        self.hidden = weight_norm(nn.Linear(width, hidden))
+        self.out = weight_norm(nn.Linear(hidden, 1, bias=False))
+        self.bias = nn.Parameter(torch.tensor(OPEN))
+        self.bounded = bounded
+
+    def forward(self, state: Tensor) -> Tensor:
+        """(..., width) -> (...)"""
+        raw = self.out(torch.tanh(self.hidden((state - self.mean) / self.scale)))[..., 0]
+        return self.bias + (raw if self.bounded is None else self.bounded * torch.tanh(raw))
+
+
+class Probe(nn.Module):
+    """Gate networks, one a row, and the baselines that replace what they drop.
+
+    Args:
+        rows: the decisions to make.
+        widths: the width of the state at each site.
+        votes: whether a token is kept only if all rows so far keep it (masking inputs).
+        hidden: width of the networks; by default a quarter of the edited state's width, at least 32.
+        learn_baseline: whether the baselines move; if not they stay as they are first set (zeros).
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        widths: Mapping[int, int],
+        votes: bool,
+        hidden: int | None = None,
+        bounded: float | None = 10.0,
+        learn_baseline: bool = True,
+    ) -> None:
+        super().__init__()
+        self.rows, self.votes = tuple(rows), votes
+        self.gates = nn.ModuleList(
+            GateNetwork(sum(widths[s] for s in row.reads), hidden or max(32, widths[row.edit] // 4), bounded)
+            for row in self.rows
+        )
+        self.baselines = nn.ParameterDict(
+            {
+                str(edit): nn.Parameter(torch.zeros(widths[edit]), requires_grad=learn_baseline)
+                for edit in self.edits
+            }
+        )
+
+    @property
+    def edits(self) -> tuple[int, ...]:
+        """The edited sites, each once."""
+        return tuple(dict.fromkeys(row.edit for row in self.rows))
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The sites whose states the probe needs."""
+        return tuple(dict.fromkeys(site for row in self.rows for site in (row.edit, *row.reads)))
+
+    def gate(self, row: int) -> GateNetwork:
+        return cast(GateNetwork, self.gates[row])
+
+    def baseline(self, edit: int) -> Tensor:
+        return self.baselines[str(edit)]
+
+    @torch.no_grad()
+    def fit_statistics(self, states: Mapping[int, Tensor], valid: Tensor) -> None:
+        """Standardise each network's inputs by mean and standard deviation over valid positions."""
+        for i, row in enumerate(self.rows):
+            seen = self._input(row, states)[valid].float()  # (tokens, width)
+            self.gate(i).mean.copy_(seen.mean(0))
+            self.gate(i).scale.copy_(seen.std(0).clamp(min=1e-3))
+
+    def _input(self, row: Row, states: Mapping[int, Tensor]) -> Tensor:
+        return torch.cat([states[site] for site in row.reads], dim=-1)
+
+    def logits(self, states: Mapping[int, Tensor]) -> Tensor:
+        """The logits of all rows: (rows, examples, tokens)."""
+        dtype = self.gate(0).bias.dtype
+        made = [g(self._input(row, states).to(dtype)) for row, g in zip(self.rows, self.gates, strict=True)]
+        return torch.stack(made)
+
+    def log_keep(self, states: Mapping[int, Tensor]) -> Tensor:
+        """log P(kept) at every row: (rows, examples, tokens)."""
+        return joined(HardConcrete(self.logits(states), validate_args=False).log_prob_nonzero(), self.votes)
+
+
+class FreeMasks(nn.Module):
+    """The non-amortised form: a logit of its own for every token of every text, and a baseline a text.
+
+    Logits count as within [-10, 10], as in the published code.
+    """
+
+    def __init__(self, examples: int, tokens: int, baseline: Tensor, learn_baseline: bool) -> None:
+        super().__init__()
+        self.values = nn.Parameter(torch.full((examples, tokens), OPEN))
+        self.baselines = nn.ParameterList([nn.Parameter(baseline.clone(), requires_grad=learn_baseline)])
+
+    def logits(self) -> Tensor:
+        """(examples, tokens)"""
+        return self.values.clamp(-10, 10)
+
+
+def joined(log_keep: Tensor, votes: bool) -> Tensor:
+    """Votes multiply over rows: (rows, ...) -> (rows, ...)."""
+    return log_keep.cumsum(0) if votes else log_keep
+
+
+def sample_keep(logits: Tensor, chosen: Tensor, votes: bool, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Sampled gates and log P(kept) of each example's chosen row: two tensors (examples, tokens).
+
+    Args:
+        logits: (rows, examples, tokens)
+        chosen: (examples,) row numbers
+        uniform: (rows, examples, tokens) noise in (0, 1)
+    """
+    each = torch.arange(logits.shape[1], device=logits.device)
+    if not votes:
+        gate = HardConcrete(logits[chosen, each], validate_args=False)
+        return gate.rsample(uniform=uniform[chosen, each]), gate.log_prob_nonzero()
+    gate = HardConcrete(logits, validate_args=False)
+    used = torch.arange(len(logits), device=logits.device)[:, None] <= chosen  # (rows, examples)
+    gates = torch.where(used[..., None], gate.rsample(uniform=uniform), 1.0)
+    log_keep = torch.where(used[..., None], gate.log_prob_nonzero(), 0.0)
+    return gates.prod(0), log_keep.sum(0)
+
+
+def mix(keep: Tensor, state: Tensor, baseline: Tensor) -> Tensor:
+    """keep * state + (1 - keep) * baseline (section 2): keep (examples, tokens), state (..., width)."""
+    gate = keep[..., None].to(state.dtype)
+    return gate * state + (1 - gate) * baseline.to(state.dtype)
