@@ -64,18 +64,24 @@ def _cell(results: list[tuple[str, str, str]]) -> str:
 
 def _reasons(cells: dict[tuple[str, str], list[tuple[str, str, str]]]) -> list[str]:
     """What methods say where they do not apply, with the places where they say it."""
-    places: dict[tuple[str, str], list[str]] = defaultdict(list)
+    places: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for (family, head), results in cells.items():
         for method, outcome, reason in results:
             if outcome == "passed" and reason:
                 said = re.sub(rf"\b{type_name(family)}\w*", "the model", reason)
-                places[method, said].append(f"{family} ({TASKS[head]})")
+                places[method, said][family].append(head)
     if not places:
         return []
     lines = ["## Where a method does not apply", ""]
     for (method, reason), where in sorted(places.items()):
-        lines.append(f"- `{method}`: {reason} Said for: {', '.join(where)}.")
+        lines.append(f'- `{method}` on {"; ".join(_place(*one) for one in where.items())}: "{reason}"')
     return lines
+
+
+def _place(family: str, heads: list[str]) -> str:
+    if len(heads) == len(tiny.FAMILIES[family].heads):
+        return family
+    return f"{family} ({', '.join(TASKS[head] for head in heads)})"
 
 
 def type_name(family: str) -> str:

@@ -42,8 +42,9 @@ def grid() -> list[Any]:
 def options(method: Method, family: str) -> dict[str, Any]:
     """The method's cheap options, and a language-model head where it needs one."""
     chosen = dict(method.quick)
-    if "lm_head" in method.options and "mlm" in tiny.FAMILIES[family].heads:
-        chosen["lm_head"] = tiny.model(family, "mlm")
+    heads = [head for head in ("mlm", "causal") if head in tiny.FAMILIES[family].heads]
+    if "lm_head" in method.options and heads:
+        chosen["lm_head"] = tiny.model(family, heads[0])
     return chosen
 
 

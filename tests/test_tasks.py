@@ -371,6 +371,24 @@ def test_causal_lm_explains_the_prompt_only():
         assert made[0].scores.shape[1] == len(made[0].tokens)
 
 
+def test_integrated_gradients_of_a_continuation_are_complete():
+    """The prompt's scores add up to the change of the score when the prompt, and only it, is emptied."""
+    subject = tiny.subject("gpt2", "causal")
+    texts, target = ["the plot", "a fast , funny"], " is dull and"
+    batch = subject.encode(texts, [target] * 2)
+    output, states = subject.states(batch, [1])
+    resolved = subject.task.resolve(target, output, batch)
+    nothing = torch.linspace(-1, 1, 16)  # at zero, a layer norm would jump
+    empty = torch.where(batch.valid[:, :, None], nothing, states[1])
+    change = subject.task.score(output, resolved) - subject.task.score(
+        subject.run(batch, {1: empty}).output, resolved
+    )
+    options = {"target": target, "sites": [1], "baselines": nothing, "n_steps": 300}
+    made = explain(subject, texts, method="integrated_gradients", **options)
+    sums = torch.tensor([float(one.scores.sum()) for one in made])
+    assert torch.allclose(sums, change, atol=1e-3), (sums, change)
+
+
 @pytest.mark.parametrize(
     ("target", "message"),
     [

@@ -249,7 +249,7 @@ def integrated_slopes(
     request.note(output)
     found = {}
     for site, state in states.items():
-        baseline = absent_state(request, site, state).expand_as(state)
+        baseline = absent_state(request, site, state)
         way = state - baseline
         total = path_gradient(
             request, site, _straight(baseline, way, steps), weights, internal_batch_size, objective
