@@ -26,7 +26,18 @@ from ..encoding import Batch
 from ..errors import MethodError
 from ..subject import Subject
 
-FILES = ("diffmask", "gradient", "bottleneck", "guan", "erasure", "decoded")
+FILES = (
+    "diffmask",
+    "gradient",
+    "bottleneck",
+    "guan",
+    "erasure",
+    "decoded",
+    "attention",
+    "perturbation",
+    "random",
+    "presets",
+)
 """the modules of this folder that register methods"""
 
 
@@ -105,7 +116,7 @@ class Method:
     """in forward passes over the same batch"""
     paper: str
     needs: str = "gradients"
-    sites: Literal["inputs", "all", "blocks"] = "inputs"
+    sites: Literal["inputs", "embeddings", "all", "blocks"] = "inputs"
     """the sites it explains when none are asked for"""
     merge: str = "sum"
     exempt: dict[str, str] = field(default_factory=dict)
@@ -122,6 +133,8 @@ class Method:
     def default_sites(self, subject: Subject) -> tuple[int, ...]:
         if self.sites == "inputs":
             return subject.sites[:1]
+        if self.sites == "embeddings":
+            return subject.sites[:2][-1:]
         return subject.sites if self.sites == "all" else tuple(subject.blocks) or subject.sites
 
     def check_options(self, given: Sequence[str]) -> None:

@@ -14,7 +14,9 @@ from . import Request
 
 
 def absent_state(request: Request, site: int, state: Tensor, default: Any = "zero") -> Tensor:
-    """The baseline at a site, as a tensor that broadcasts to `state` (examples, tokens, width).
+    """The baseline at a site, in the shape of `state` (examples, tokens, width).
+
+    What is no token of the text (padding, or a continuation that is part of the target) stays as it is.
 
     `request.baselines` may be
 
@@ -24,6 +26,11 @@ def absent_state(request: Request, site: int, state: Tensor, default: Any = "zer
     - a tensor that broadcasts to the state, or a dict of them by site.
     """
     given = default if request.baselines is None else request.baselines
+    return torch.where(request.batch.valid[:, :, None], _baseline(request, site, state, given), state)
+
+
+def _baseline(request: Request, site: int, state: Tensor, given: Any) -> Tensor:
+    """The same for every position, as a tensor that broadcasts to the state."""
     if isinstance(given, Mapping):
         given = _at(given, site)
     if isinstance(given, Tensor):

@@ -83,6 +83,7 @@ def _gates(
         with torch.enable_grad():
             keep = alpha.sigmoid()[:, :, None]  # (examples, tokens, 1)
             narrowed = keep * state + (1 - keep) * (mean + std * noise.to(state))
+            narrowed = torch.where(request.batch.valid[:, :, None], narrowed, state)
             output = request.subject.run(request.batch, replace={site: narrowed}).output
             information = tokens_mean(divergence_from_prior(alpha, (state - mean) / std), request.batch.valid)
             fit = request.subject.task.log_probability(output, request.target)

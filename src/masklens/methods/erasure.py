@@ -103,7 +103,7 @@ def erasure(
 
 def _site(request: Request, site: int, state: Tensor, rule: Rule) -> Tensor:
     """The share of optima that keep each token, at one site: (examples, tokens)."""
-    baseline = absent_state(request, site, state).expand_as(state)
+    baseline = absent_state(request, site, state)
     free = request.batch.valid & ~request.batch.special
     searches = [Search(free[i].nonzero()[:, 0].tolist(), rule) for i in range(len(free))]
     long = [

@@ -109,7 +109,7 @@ def find_recurrence(request: Request, site: int, state: Tensor, baseline: Tensor
     if len(grus) != 1 or not _plain(grus[0], width):
         return None
     edited = state.clone()
-    edited[:, ::2] = baseline.expand_as(state)[:, ::2]
+    edited[:, ::2] = baseline[:, ::2]
     for head in module.modules():
         if isinstance(head, nn.Linear) and head.in_features == grus[0].hidden_size:
             found = Recurrence(grus[0], head)

@@ -1,0 +1,61 @@
+"""Attention weights as an explanation, raw or rolled out over the blocks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import MethodError, SiteError
+from . import Request, register
+
+
+@register(
+    "attention",
+    summary="how much attention each token gets in a block",
+    cost="2",
+    paper="De Cao et al. 2020, figure 6a; rollout: Abnar and Zuidema 2020",
+    needs="attention weights",
+    sites="blocks",
+    exempt={"target": "attention is the same for every target"},
+)
+def attention(request: Request, *, heads: str = "max", rollout: bool = False) -> Tensor:
+    """The attention that a token gets, averaged over the tokens that attend; block k is shown at site k + 1.
+
+    Args:
+        heads: how heads are joined: "max" (the paper's figure) or "mean".
+        rollout: follow the attention down to the input: the product of the blocks' matrices, each half
+            attention (mean over heads), half identity for the residual connection.
+    """
+    if heads not in ("max", "mean"):
+        raise MethodError(f"heads={heads!r} is not known; give 'max' or 'mean'")
+    _check_sites(request)
+    with torch.no_grad():
+        weights = request.subject.attentions(request.batch)
+        joined = {site: w.mean(1) if rollout or heads == "mean" else w.amax(1) for site, w in weights.items()}
+        if rollout:
+            joined = _rolled_out(joined)
+        return torch.stack([_received(joined[site], request.batch.valid) for site in request.sites], dim=1)
+
+
+def _check_sites(request: Request) -> None:
+    blocks = tuple(request.subject.blocks)
+    wrong = [site for site in request.sites if site not in blocks]
+    if wrong:
+        raise SiteError(f"no attention at site {wrong[0]}; it belongs to the blocks, at sites {blocks}")
+
+
+def _rolled_out(joined: dict[int, Tensor]) -> dict[int, Tensor]:
+    """The product of the blocks' matrices up to each block: (examples, tokens, tokens) by site."""
+    total: Tensor | None = None
+    rolled = {}
+    for site in sorted(joined):
+        step = 0.5 * joined[site] + 0.5 * torch.eye(joined[site].shape[-1]).to(joined[site])
+        total = step if total is None else step @ total
+        rolled[site] = total
+    return rolled
+
+
+def _received(weights: Tensor, valid: Tensor) -> Tensor:
+    """What each token gets from the valid tokens on average: (examples, tokens) of (examples, from, to)."""
+    share = valid / valid.sum(1, keepdim=True)
+    return torch.einsum("ef,eft->et", share.to(weights), weights)
