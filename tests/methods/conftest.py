@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_models import TEXTS, SecondWordReader, encode_words, make_tokenizer, tiny_config
 
 from masklens.methods import Request
 from masklens.subject import Subject
 from masklens.tap import Point
 from masklens.tasks import BinaryClassification
+
+from .tiny_models import TEXTS, SecondWordReader, encode_words, make_tokenizer, tiny_config
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_models import TEXTS, make_tokenizer, tiny_config
 
 from masklens.errors import MethodError, SiteError
 from masklens.methods.attention import attention
 from masklens.subject import Subject
+
+from .tiny_models import TEXTS, make_tokenizer, tiny_config
 
 
 @pytest.fixture(scope="module")

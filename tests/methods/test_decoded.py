@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_models import TEXTS, tiny_config
 from torch import nn
 
 from masklens.errors import MethodError
@@ -13,6 +12,8 @@ from masklens.methods.decoded import decoded_gradcam
 from masklens.methods.gradient import gradcam, gradient, integrated_gradients
 from masklens.methods.lm_head import find_head
 from masklens.subject import Subject
+
+from .tiny_models import TEXTS, tiny_config
 
 REPEATED = ["funny funny movie and funny film", "it is dull", "not a fast movie"]
 

@@ -7,7 +7,6 @@ from itertools import chain, combinations
 
 import pytest
 import torch
-from tiny_models import TEXTS, WORDS, GruClassifier, encode_words
 
 from masklens.errors import MethodError
 from masklens.methods import erasure as module
@@ -16,6 +15,8 @@ from masklens.methods.recurrent import Recurrence, find_recurrence, members
 from masklens.subject import Subject
 from masklens.tap import Point
 from masklens.tasks import Classification
+
+from .tiny_models import TEXTS, WORDS, GruClassifier, encode_words
 
 
 def gru_subject(**sizes) -> Subject:

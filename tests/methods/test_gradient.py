@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_models import TEXTS
 
 from masklens.errors import MethodError
 from masklens.methods.gradient import (
@@ -16,6 +15,8 @@ from masklens.methods.gradient import (
     slopes,
     smoothgrad,
 )
+
+from .tiny_models import TEXTS
 
 
 def slow_slope(request, site, row, state=None):

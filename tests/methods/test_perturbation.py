@@ -8,7 +8,6 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from tiny_models import TEXTS
 from torch import nn
 
 from masklens.errors import MethodError
@@ -21,6 +20,8 @@ from masklens.methods.perturbation import (
     seeded,
     shapley,
 )
+
+from .tiny_models import TEXTS
 
 MASK = 4
 

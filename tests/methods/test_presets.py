@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_models import TEXTS
 
 from masklens.methods import find
 from masklens.methods.gradient import grad_x_input, integrated_gradients
@@ -17,6 +16,8 @@ from masklens.methods.presets import (
     thermostat_integrated,
     thermostat_occlusion,
 )
+
+from .tiny_models import TEXTS
 
 
 def loss_gradient(subject, text, shift=0.0, scale=1.0, site=0):
@@ -60,10 +61,11 @@ def test_allennlp_smooth(ask, subject):
     torch.testing.assert_close(scores, shares(mean.sum(-1)), rtol=1e-4, atol=1e-6)
 
 
-def test_gradients_behind_a_layer_norm_add_up_to_zero(subject):
+def test_gradients_behind_a_layer_norm_add_up_to_zero(ask, subject):
     """Why allennlp_smooth says nothing at the word embeddings of BERT."""
     _, slope = loss_gradient(subject, TEXTS[1])
     assert slope.sum(-1).abs().max() < 1e-6 * slope.abs().max()
+    assert not allennlp_smooth(ask((0,))).any()
 
 
 def test_thermostat_presets_are_the_methods_with_its_settings(ask):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,11 @@ from . import Request, register
     paper="De Cao et al. 2020, figure 6a; rollout: Abnar and Zuidema 2020",
     needs="attention weights",
     sites="blocks",
-    exempt={"target": "attention is the same for every target"},
+    exempt={
+        "target": "attention is the same for every target",
+        "planted": "attention need not follow what decides",
+        "zero_effect": "attention is there whatever the head makes of it",
+    },
 )
 def attention(request: Request, *, heads: str = "max", rollout: bool = False) -> Tensor:
     """The attention that a token gets, averaged over the tokens that attend; block k is shown at site k + 1.
@@ -28,7 +34,7 @@ def attention(request: Request, *, heads: str = "max", rollout: bool = False) ->
     """
     if heads not in ("max", "mean"):
         raise MethodError(f"heads={heads!r} is not known; give 'max' or 'mean'")
-    _check_sites(request)
+    _check_blocks(request)
     with torch.no_grad():
         weights = request.subject.attentions(request.batch)
         joined = {site: w.mean(1) if rollout or heads == "mean" else w.amax(1) for site, w in weights.items()}
@@ -37,8 +43,12 @@ def attention(request: Request, *, heads: str = "max", rollout: bool = False) ->
         return torch.stack([_received(joined[site], request.batch.valid) for site in request.sites], dim=1)
 
 
-def _check_sites(request: Request) -> None:
+def _check_blocks(request: Request) -> None:
     blocks = tuple(request.subject.blocks)
+    takes = inspect.signature(request.subject.module.forward).parameters.values()
+    if not blocks or not any(p.name == "output_attentions" or p.kind is p.VAR_KEYWORD for p in takes):
+        name = type(request.subject.module).__name__
+        raise MethodError(f"{name} does not give attention weights; a Hugging Face transformer does")
     wrong = [site for site in request.sites if site not in blocks]
     if wrong:
         raise SiteError(f"no attention at site {wrong[0]}; it belongs to the blocks, at sites {blocks}")

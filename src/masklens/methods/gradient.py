@@ -134,6 +134,7 @@ def gradcam(request: Request) -> Tensor:
     summary="gradient averaged over noisy copies of the state",
     cost="2 n_samples",
     paper="Smilkov et al. 2017",
+    quick={"n_samples": 2},
 )
 def smoothgrad(
     request: Request,
@@ -204,6 +205,7 @@ def _range(state: Tensor, valid: Tensor) -> Tensor:
     summary="gradient integrated along the path from a baseline to the state",
     cost="2 n_steps",
     paper="Sundararajan et al. 2017",
+    quick={"n_steps": 4},
 )
 def integrated_gradients(
     request: Request,

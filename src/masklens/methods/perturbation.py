@@ -146,6 +146,7 @@ def _text_by_text(request: Request, explain: Callable[[Request, int], Tensor]) -
     cost="n_samples a token",
     paper="Castro et al. 2009",
     needs="forward passes; captum",
+    quick={"n_samples": 2},
 )
 def shapley(request: Request, *, n_samples: int = 25, internal_batch_size: int | None = None) -> Tensor:
     """The mean rise of the score when the token is added, over `n_samples` random orders.
@@ -176,6 +177,7 @@ def shapley(request: Request, *, n_samples: int = 25, internal_batch_size: int |
     cost="n_samples",
     paper="Ribeiro et al. 2016",
     needs="forward passes; captum",
+    quick={"n_samples": 10},
 )
 def lime(
     request: Request,
@@ -250,6 +252,7 @@ class Ridge:
     cost="2 n_samples",
     paper="Lundberg and Lee 2017",
     needs="gradients; captum",
+    quick={"n_samples": 2},
 )
 def gradient_shap(request: Request, *, n_samples: int = 5, noise: float = 0.0) -> Tensor:
     """(h - b) . gradient at a random point between b and h + noise, averaged over `n_samples`.

@@ -54,11 +54,18 @@ def allennlp_simple(request: Request) -> Tensor:
 def allennlp_smooth(request: Request) -> Tensor:
     """|sum_k of the mean dL/dh_k| over 10 noisy copies, std 0.01 x (max - min), not times the embedding.
 
-    A sum over features of a gradient that comes through a LayerNorm alone is zero. Behind the word embeddings
-    of BERT-like models there is nothing else, so that there these scores are rounding noise.
+    A sum over features of a gradient that comes through a LayerNorm alone is zero, and there is nothing else
+    behind the word embeddings of BERT-like models. Sums that are zero but for rounding count as zero here;
+    AllenNLP itself turns the rounding errors into shares.
     """
     found = smooth_slopes(request, n_samples=10, noise=0.01, objective=_loss(request))
-    return _shares(request, stacked(request, lambda site: found[site].gradient.sum(-1)))
+    return _shares(request, stacked(request, lambda site: _sum_beyond_rounding(found[site].gradient)))
+
+
+def _sum_beyond_rounding(values: Tensor) -> Tensor:
+    """The sum over features, or 0 where it is no more than what rounding leaves of terms that cancel out."""
+    total = values.sum(-1)
+    return torch.where(total.abs() > 1e-4 * values.abs().sum(-1), total, 0.0)
 
 
 @register(
@@ -113,6 +120,7 @@ def thermostat_lime(request: Request) -> Tensor:
     summary="Thermostat's occlusion: windows of 3 tokens",
     cost="one a token",
     paper=THERMOSTAT,
+    exempt={"planted": "a token shares the fall of its window with its neighbours"},
 )
 def thermostat_occlusion(request: Request) -> Tensor:
     """occlusion with windows of 3 against token id 0, captum's own default whatever that token is."""
