@@ -13,7 +13,7 @@ from . import Request, register
 
 @register(
     "attention",
-    summary="how much attention each token gets in a block",
+    summary="How much attention each token gets in a block",
     cost="2",
     paper="De Cao et al. 2020, figure 6a; rollout: Abnar and Zuidema 2020",
     needs="attention weights",

@@ -17,7 +17,7 @@ Statistics = tuple[Tensor, Tensor]
 
 @register(
     "information_bottleneck",
-    summary="how much of each token's state is needed, found by adding noise to it",
+    summary="How much of each token's state is needed, found by adding noise to it",
     cost="3 n_steps",
     paper="Schulz et al. 2020",
     needs="gradients; statistics of the states (the text's own by default)",

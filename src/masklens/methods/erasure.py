@@ -54,7 +54,7 @@ class Verdict(NamedTuple):
 
 @register(
     "erasure",
-    summary="the smallest sets of tokens that keep the prediction, by exact or beam search",
+    summary="The smallest sets of tokens that keep the prediction, by exact or beam search",
     cost="the number of sets tried: up to 2^tokens, at most `budget` a text",
     paper="Li et al. 2016; De Cao et al. 2020, section 2",
     needs="forward passes",

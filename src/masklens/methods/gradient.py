@@ -95,7 +95,7 @@ def stacked(request: Request, score: Callable[[int], Tensor]) -> Tensor:
 
 @register(
     "gradient",
-    summary="size of the score's gradient at each token's state",
+    summary="Size of the score's gradient at each token's state",
     cost="2",
     paper="Simonyan et al. 2014",
 )
@@ -107,7 +107,7 @@ def gradient(request: Request, *, norm: str = "l2") -> Tensor:
 
 @register(
     "grad_x_input",
-    summary="gradient times state, summed over features",
+    summary="Gradient times state, summed over features",
     cost="2",
     paper="Shrikumar et al. 2016",
 )
@@ -119,7 +119,7 @@ def grad_x_input(request: Request) -> Tensor:
 
 @register(
     "gradcam",
-    summary="gradient times state, summed over features, negative evidence dropped",
+    summary="Gradient times state, summed over features, negative evidence dropped",
     cost="2",
     paper="Selvaraju et al. 2017; Hou and Castanon 2023, equation 1",
     sites="all",
@@ -131,7 +131,7 @@ def gradcam(request: Request) -> Tensor:
 
 @register(
     "smoothgrad",
-    summary="gradient averaged over noisy copies of the state",
+    summary="Gradient averaged over noisy copies of the state",
     cost="2 n_samples",
     paper="Smilkov et al. 2017",
     quick={"n_samples": 2},
@@ -202,7 +202,7 @@ def _range(state: Tensor, valid: Tensor) -> Tensor:
 
 @register(
     "integrated_gradients",
-    summary="gradient integrated along the path from a baseline to the state",
+    summary="Gradient integrated along the path from a baseline to the state",
     cost="2 n_steps",
     paper="Sundararajan et al. 2017",
     quick={"n_steps": 4},

@@ -13,7 +13,7 @@ from .gradient import check_count
 
 @register(
     "guan",
-    summary="how much noise each token's state bears before the output changes",
+    summary="How much noise each token's state bears before the output changes",
     cost="3 n_steps",
     paper="Guan et al. 2019",
     exempt={

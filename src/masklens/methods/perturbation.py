@@ -61,7 +61,7 @@ class Game:
 
 @register(
     "occlusion",
-    summary="how far the score falls when a window of tokens is taken away",
+    summary="How far the score falls when a window of tokens is taken away",
     cost="one a token",
     paper="Zeiler and Fergus 2014",
     needs="forward passes",
@@ -173,7 +173,7 @@ def shapley(request: Request, *, n_samples: int = 25, internal_batch_size: int |
 
 @register(
     "lime",
-    summary="a linear model of the score, fitted to texts with random tokens taken away",
+    summary="A linear model of the score, fitted to texts with random tokens taken away",
     cost="n_samples",
     paper="Ribeiro et al. 2016",
     needs="forward passes; captum",
@@ -248,7 +248,7 @@ class Ridge:
 
 @register(
     "gradient_shap",
-    summary="expected gradients between random baselines and the state",
+    summary="Expected gradients between random baselines and the state",
     cost="2 n_samples",
     paper="Lundberg and Lee 2017",
     needs="gradients; captum",

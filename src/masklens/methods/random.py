@@ -10,7 +10,7 @@ from . import Request, register
 
 @register(
     "random",
-    summary="uniform random scores, the floor for every comparison",
+    summary="Uniform random scores, the floor for every comparison",
     cost="1",
     paper="Hou and Castanon 2023, section 3.1",
     needs="nothing",
