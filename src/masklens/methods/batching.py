@@ -12,14 +12,15 @@ from ..errors import MethodError
 from ..tasks import per_text
 from . import Request
 
-TOKENS_AT_ONCE = 2048
-"""the internal batch limit when none is given: rows x tokens of one forward pass"""
+NUMBERS_AT_ONCE = 2**20
+"""the internal batch limit when none is given: rows x tokens x width of the states of one forward pass"""
+MOST_ROWS = 4096
 
 
-def rows_at_once(batch: Batch, internal_batch_size: int | None) -> int:
-    """How many expanded rows go through the model together."""
+def rows_at_once(batch: Batch, width: int, internal_batch_size: int | None) -> int:
+    """How many expanded rows go through the model together, for states of the given width."""
     if internal_batch_size is None:
-        return max(1, TOKENS_AT_ONCE // batch.shape[1])
+        return min(MOST_ROWS, max(1, NUMBERS_AT_ONCE // (batch.shape[1] * width)))
     if internal_batch_size < 1:
         raise MethodError(f"internal_batch_size is {internal_batch_size}; it must be at least 1")
     return internal_batch_size

@@ -33,7 +33,7 @@ class Rule:
     smallest: int
     beam: int | None
     budget: int
-    rows: int
+    internal_batch_size: int | None
 
     def __post_init__(self) -> None:
         if self.criterion not in ("argmax", "divergence"):
@@ -90,9 +90,9 @@ def erasure(
     The settings of the result hold the size and the number of the optima, as `size@SITE` and `optima@SITE`.
     A one-layer GRU classifier is searched with shared prefixes, which gives the same result sooner.
     """
+    rule = Rule(criterion, margin, smallest, beam, budget, internal_batch_size)
 
     def score(part: Request) -> Tensor:
-        rule = Rule(criterion, margin, smallest, beam, budget, rows_at_once(part.batch, internal_batch_size))
         output, states = part.subject.states(part.batch, part.sites)
         part.note(output)
         return torch.stack([_site(part, site, states[site], rule) for site in part.sites], dim=1)
@@ -225,7 +225,8 @@ def _judge(
     """Run the model with each set of tokens kept in its text."""
     fixed = ~request.batch.valid | request.batch.special
     found = []
-    for part in _slices(len(rows), rule.rows):
+    size = rows_at_once(request.batch, state.shape[-1], rule.internal_batch_size)
+    for part in _slices(len(rows), size):
         some = rows[part]
         keep = fixed[some]
         for row, kept in zip(keep, sets[part], strict=True):

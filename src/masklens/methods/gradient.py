@@ -65,7 +65,8 @@ def path_gradient(
     subject, batch = request.subject, request.batch
     objective, target = objective or subject.task.score, request.target
     total: Tensor | None = None
-    for rows, steps in pairs(len(batch), len(weights), rows_at_once(batch, internal_batch_size)):
+    width = points(torch.tensor([0]), torch.tensor([0])).shape[-1]
+    for rows, steps in pairs(len(batch), len(weights), rows_at_once(batch, width, internal_batch_size)):
         leaf = points(rows, steps).detach().requires_grad_()
         with torch.enable_grad():
             output = subject.run(batch.take(rows.tolist()), replace={site: leaf}).output
@@ -226,7 +227,7 @@ def integrated_gradients(
             included, equal weights: what the DiffMask paper's comparison uses), "trapezoid", or the "left",
             "middle" or "right" of equal steps.
         absolute: take the absolute value of each token's sum.
-        internal_batch_size: rows that go through the model at once; by default about 2048 tokens.
+        internal_batch_size: rows that go through the model at once; by default as many as keep memory small.
     """
     check_count("n_steps", n_steps)
     steps, weights = quadrature(points, n_steps)

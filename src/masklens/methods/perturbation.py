@@ -32,7 +32,7 @@ class Game:
         self.request, self.site, self.state = request, site, states[site]
         self.baseline = absent_state(request, site, self.state, mask_or_zero(request))
         self.free = request.batch.valid & ~request.batch.special  # (examples, tokens)
-        self.rows_at_once = rows_at_once(request.batch, internal_batch_size)
+        self.rows_at_once = rows_at_once(request.batch, self.state.shape[-1], internal_batch_size)
 
     @torch.no_grad()
     def scores(self, rows: Tensor, keep: Tensor) -> Tensor:
