@@ -216,7 +216,7 @@ def erasure_with_shared_prefixes(words: int = 20, kept: int = 6, width: int = 25
         [
             f"exact erasure, {words} words of which {kept} are kept, GRU {width} wide",
             "",
-            "| sets read by themselves, 256 at a time (s) | prefixes shared (s) | times faster (at least 5) |",
+            "| each set by itself, 256 at a time (s) | prefixes shared (s) | times faster (at least 5) |",
             "|---|---|---|",
             f"| {median(times['plain']):.2f} | {median(times['shared']):.2f} "
             f"| {ratio(times, 'plain', 'shared'):.1f} |",
