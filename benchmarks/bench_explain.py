@@ -1,0 +1,91 @@
+"""What `explain` costs beside the model's own forward and backward passes.
+
+A batch of sentences goes through a fine-tuned classifier in two ways, in turn, many times: bare (forward,
+gradient of the chosen logits to the word embeddings) and through `masklens.explain` (which also tokenises,
+hooks, reduces and makes the records). The model's own passes start from tokenised inputs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+
+from masklens import Subject, explain
+
+from .reference import Missing, checkpoint, sst2_dev
+
+METHOD, BATCH, ROUNDS = "grad_x_input", 32, 5
+
+
+def main() -> str:
+    """Both ways' time and their ratio, with gradients at the word embeddings and at all sites."""
+    try:
+        folder, texts = checkpoint("mpnet-sst2"), sst2_dev()[0][:BATCH]
+    except Missing as reason:
+        return f"not run: {reason}"
+    subject = Subject.from_pretrained(folder)
+    lines = [
+        f"{BATCH} sentences, {subject.encode(texts).shape[1]} tokens, {torch.get_num_threads()} threads, "
+        f"median of {ROUNDS}",
+        "",
+        "| method | sites | own passes (s) | explain (s) | ratio (at most 1.10) |",
+        "|---|---|---|---|---|",
+    ]
+    for sites in ((0,), subject.sites):
+        own, ours = in_turn(bare(subject, texts, sites), through(subject, texts, sites))
+        lines.append(f"| {METHOD} | {len(sites)} | {own:.3f} | {ours:.3f} | {ours / own:.3f} |")
+    return "\n".join(lines)
+
+
+def bare(subject: Subject, texts: list[str], sites: tuple[int, ...]) -> Callable[[], object]:
+    """The model's own forward pass, and one backward pass to each site's states."""
+    batch = subject.encode(texts)
+
+    def passes() -> object:
+        logits, states = logits_and_states(subject, batch.inputs, sites)
+        return torch.autograd.grad(logits.amax(1).sum(), states)
+
+    return passes
+
+
+def logits_and_states(
+    subject: Subject, inputs: dict[str, torch.Tensor], sites: tuple[int, ...]
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Logits and the states at the sites, taken by plain hooks in evaluation mode, parameters frozen."""
+    kept: list[torch.Tensor] = []
+
+    def keep(_module: object, _args: object, output: torch.Tensor) -> torch.Tensor:
+        state = output[0] if isinstance(output, tuple) else output
+        if not state.requires_grad:
+            state.requires_grad_()
+        kept.append(state)
+        return output
+
+    module = subject.module.requires_grad_(False).eval()
+    taken = [subject.points[site].module for site in sites if subject.points[site].side == "output"]
+    hooks = [one.register_forward_hook(keep) for one in taken]
+    try:
+        return module(**inputs).logits, kept
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def through(subject: Subject, texts: list[str], sites: tuple[int, ...]) -> Callable[[], object]:
+    return lambda: explain(subject, texts, method=METHOD, sites=sites, batch_size=BATCH)
+
+
+def in_turn(*ways: Callable[[], object]) -> list[float]:
+    """The median time of each way; they take turns, so that a busy machine slows them alike."""
+    for way in ways:
+        way()
+    times: list[list[float]] = [[] for _ in ways]
+    for _ in range(ROUNDS):
+        for way, spent in zip(ways, times, strict=True):
+            start = time.perf_counter()
+            way()
+            spent.append(time.perf_counter() - start)
+    return [median(spent) for spent in times]
