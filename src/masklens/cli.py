@@ -257,21 +257,57 @@ def evaluate(
 
 @app.command()
 def reproduce(
-    section: Annotated[Literal["toy"], typer.Argument(help="The part of the papers to reproduce.")],
+    section: Annotated[
+        Literal["toy", "saliency"], typer.Argument(help="The part of the papers to reproduce.")
+    ],
     out: Annotated[Path, typer.Option("--out", help="The folder for results.json, results.md and figures.")],
+    model_dir: Annotated[
+        Path | None, typer.Option("--model-dir", help="The folder of the reference checkpoints.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="The folder of the data sets.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Such as minilm or mpnet.")] = None,
+    lens: LensOption = None,
+    part: Annotated[
+        list[str] | None,
+        typer.Option("--part", help="Do only this part, such as sst2/gradcam; may be repeated."),
+    ] = None,
+    device: DeviceOption = None,
     seed: SeedOption = 0,
+    limit: LimitOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Reproduce a published experiment and set its figures beside ours."""
-    from importlib import import_module
-
+    options: dict[str, Any] = {
+        "model_dir": model_dir,
+        "data": data,
+        "model": model,
+        "lens": lens,
+        "parts": part,
+    }
+    options |= {"device": device, "limit": limit}
     with redirect_stdout(sys.stderr):
-        import_module(f"masklens.reproduce.{section}").run(seed=seed, out=out)
+        run_section(section, out=out, seed=seed, **options)
         tell(f"wrote {out}")
     if as_json:
         print_json(json.loads((out / "results.json").read_text(encoding="utf-8")))
     else:
         typer.echo((out / "results.md").read_text(encoding="utf-8"))
+
+
+def run_section(section: str, **options: Any) -> None:
+    """Run a part of the papers with the options that it takes; one it does not take is an error."""
+    import inspect
+    from importlib import import_module
+
+    run = import_module(f"masklens.reproduce.{section}").run
+    given = {name: value for name, value in options.items() if value is not None}
+    takes = inspect.signature(run).parameters
+    unknown = [name for name in given if name not in takes]
+    missing = [n for n, p in takes.items() if p.default is p.empty and n not in given]
+    if unknown or missing:
+        said = f"takes no --{unknown[0]}" if unknown else f"needs --{missing[0]}"
+        raise MethodError(f"reproduce {section} {said.replace('_', '-')}")
+    run(**given)
 
 
 def gather(

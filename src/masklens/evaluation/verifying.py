@@ -42,20 +42,28 @@ def verify(
         keep: a threshold for explanations that are keep probabilities (a lens): tokens above it are kept;
             for every other method the share of top-ranked tokens that are kept.
         replace: "mask" (removed tokens become the mask token and leave attention), "drop" (they are taken
-            out of the text), a vector that takes the place of their word embeddings, or a Baseline.
+            out of the text), a vector that takes the place of their word embeddings, a Baseline, or a lens,
+            which has learned its own.
         site: the site whose scores are used, by default the deepest.
     """
     if not 0 <= keep <= 1:
         raise MethodError(f"keep is {keep}; it is a probability or a share, between 0 and 1")
     if not attributions:
         return []
-    views = Views(as_subject(subject), [a.text for a in attributions], how=replace)
+    how = _removal(replace, attributions[0].sites[-1] if site is None else site)
+    views = Views(as_subject(subject), [a.text for a in attributions], how=how)
     ranking = rank(views, attributions, site)
     kept = _kept(ranking, attributions, keep)
     found = views.read_steps(kept[:, None])
     removed = (views.removable & ~kept).sum(1) / np.maximum(1, views.counts)
     rows = zip(found.divergence[:, 0], found.agrees[:, 0], removed, strict=True)
     return [Verification(float(d), bool(same), float(share)) for d, same, share in rows]
+
+
+def _removal(replace: Any, site: int) -> Any:
+    """How tokens are removed; a `baseline` may be a vector, a Baseline, or a function from a site to one."""
+    given = getattr(replace, "baseline", replace)
+    return given(site) if callable(given) else given
 
 
 def _kept(ranking: Ranking, attributions: Sequence[Attribution], keep: float) -> np.ndarray:
