@@ -32,17 +32,8 @@ def folder(tmp_path_factory):
 def test_one_table_of_ours_and_theirs(folder):
     common = ("--model", folder / "model", "--input", folder / "texts.csv", "--label-column", "label")
     more = ("--method", "gradient", "--method", "grad_x_input", "--attributions", folder / "theirs.json")
-    limits = (
-        "--metric",
-        "hiding",
-        "--metric",
-        "log_odds",
-        "--draws",
-        2,
-        "--out",
-        folder / "t.json",
-        "--json",
-    )
+    metrics = ("--metric", "hiding", "--metric", "log_odds", "--draws", 2)
+    ends = ("--out", folder / "t.json", "--json")
     found = json.loads(call("evaluate", *common, *more, *metrics, *ends).stdout)
     assert set(found["rows"]) == {"theirs", "gradient", "grad_x_input", "random"}
     assert found["settings"]["accuracy"] == "gold labels"

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -240,7 +241,12 @@ def _example(name: str, one: Mapping[str, Any]) -> str:
 
 
 def draw(out: Path, found: Mapping[str, Parts]) -> None:
-    """Figures 2 to 9, as PNG and SVG, of the data sets that are there."""
+    """Figures 2 to 9, as PNG and SVG, of the data sets that are there.
+
+    Where matplotlib is missing, as on a machine that only computes, they are left to a later run elsewhere.
+    """
+    if find_spec("matplotlib") is None:
+        return
     for dataset, numbers in (("sst2", (2, 5, 7)), ("agnews", (3, 6, 8))):
         rows = rows_of(found.get(dataset, {}))
         if not rows:
