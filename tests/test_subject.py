@@ -107,7 +107,7 @@ def test_gradient_at_a_state_agrees_with_finite_differences():
         ({7: torch.zeros(1)}, r"unknown site 7; this subject has sites \[0, 1, 2, 3, 4\]"),
         (
             {2: torch.zeros(1, 2, 16)},
-            r"site 2 holds a state of shape \(3, 12, 16\); the replacement is \(1, 2, 16\)",
+            r"site 2 holds a state of shape \(3, 13, 16\); the replacement is \(1, 2, 16\)",
         ),
     ],
 )

@@ -410,7 +410,7 @@ def test_a_batch_must_be_encoded_for_its_continuation():
     with pytest.raises(TargetError, match="not encoded for the target"):
         subject.task.resolve(" is dull and long", output, batch)
     with pytest.raises(TextError, match="text and continuation have"):
-        subject.encode(["a " * 31], [" the plot is dull"])
+        subject.encode(["a " * 61], [" the plot is dull"])
 
 
 @pytest.mark.parametrize("family", ["t5", "bart"])

@@ -24,79 +24,86 @@ TEXTS = ["a funny movie .", "the plot is dull and the acting is worse .", "Paris
 QUESTION = ("who lives there ?", "John Smith lives in Paris , the capital of France .")
 
 
+WHOLE = sorted({word for text in SENTENCES for word in text.split()} - {"funny", "movie", "acting"})
+"""words that are one token each; other words fall apart (trained vocabularies differ from run to run)"""
+PARTS = ("fun", "ny", "mo", "vie", "act", "ing")
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,:?!()"
+
+
+def _fast(tokenizer: tk.Tokenizer, special: dict[str, str], **options: Any) -> Any:
+    tokenizer.add_special_tokens(list(dict.fromkeys(special.values())))
+    names: dict[str, Any] = {f"{name}_token": token for name, token in special.items()}
+    return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names, **options)
+
+
 @cache
 def wordpiece() -> Any:
     """As BERT's: lower case, accents stripped, ## before the later pieces of a word."""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = tk.Tokenizer(tk.models.WordPiece(unk_token="[UNK]"))
+    special = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+    letters = sorted(set(LETTERS.lower()))
+    words = [word.lower() for word in WHOLE]
+    pieces = [*special.values(), *words, *PARTS, *letters, *(f"##{one}" for one in (*PARTS, *letters))]
+    vocabulary = {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
+    tokenizer = tk.Tokenizer(tk.models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = tk.normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = tk.pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = tk.decoders.WordPiece()
-    trainer = tk.trainers.WordPieceTrainer(vocab_size=160, special_tokens=special, show_progress=False)
-    tokenizer.train_from_iterator(SENTENCES, trainer)
     tokenizer.post_processor = tk.processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
-    names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-    options: dict[str, Any] = {f"{k}_token": v for k, v in names.items()}
-    options["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-    return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options)
+    return _fast(tokenizer, special, model_input_names=["input_ids", "token_type_ids", "attention_mask"])
 
 
 def _byte_bpe(special: list[str]) -> tk.Tokenizer:
-    tokenizer = tk.Tokenizer(tk.models.BPE())
+    """Bytes, merged from left to right to words with the space before them, and to the parts of others."""
+    vocabulary = [*special, *sorted(tk.pre_tokenizers.ByteLevel.alphabet())]
+    merges: dict[tuple[str, str], None] = {}
+    for word in [*(f"\u0120{word}" for word in WHOLE), *PARTS]:
+        for end in range(1, len(word)):
+            merges[word[:end], word[end]] = None
+    vocabulary += dict.fromkeys(left + right for left, right in merges)
+    ids = {piece: i for i, piece in enumerate(dict.fromkeys(vocabulary))}
+    tokenizer = tk.Tokenizer(tk.models.BPE(ids, list(merges)))
     tokenizer.pre_tokenizer = tk.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tk.decoders.ByteLevel()
-    alphabet = tk.pre_tokenizers.ByteLevel.alphabet()
-    trainer = tk.trainers.BpeTrainer(
-        vocab_size=340, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(SENTENCES, trainer)
     return tokenizer
 
 
 @cache
 def byte_bpe() -> Any:
     """As GPT-2's: bytes, no special token is added, no padding token and no mask."""
-    tokenizer = _byte_bpe(["<|endoftext|>"])
-    tokenizer.post_processor = tk.processors.ByteLevel(trim_offsets=True)
     end = "<|endoftext|>"
-    return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=end, eos_token=end, unk_token=end)
+    tokenizer = _byte_bpe([end])
+    tokenizer.post_processor = tk.processors.ByteLevel(trim_offsets=True)
+    return _fast(tokenizer, {"bos": end, "eos": end, "unk": end})
 
 
 @cache
 def roberta_bpe() -> Any:
     """As RoBERTa's: bytes, <s> text </s> </s> text </s>."""
-    tokenizer = _byte_bpe(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    special = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+    tokenizer = _byte_bpe(list(special.values()))
     tokenizer.post_processor = tk.processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True)
-    names = {"bos": "<s>", "cls": "<s>", "eos": "</s>", "sep": "</s>"}
-    names |= {"pad": "<pad>", "unk": "<unk>", "mask": "<mask>"}
-    return hf.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, **{f"{k}_token": v for k, v in names.items()}
-    )
+    return _fast(tokenizer, special | {"cls": "<s>", "sep": "</s>"})
 
 
 @cache
 def sentencepiece() -> Any:
     """As T5's and ALBERT's: a unigram model over text whose spaces are visible."""
-    special = ["<pad>", "</s>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = tk.Tokenizer(tk.models.Unigram())
+    special = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "[MASK]"}
+    words = [f"\u2581{word}" for word in WHOLE]
+    scores = dict.fromkeys(special.values(), 0.0) | dict.fromkeys(words, -3.0)
+    scores |= dict.fromkeys(PARTS, -4.0) | dict.fromkeys(["\u2581", *LETTERS], -8.0)
+    tokenizer = tk.Tokenizer(tk.models.Unigram(list(scores.items()), unk_id=2))
     tokenizer.normalizer = tk.normalizers.NFKC()
     tokenizer.pre_tokenizer = tk.pre_tokenizers.Metaspace()
     tokenizer.decoder = tk.decoders.Metaspace()
-    trainer = tk.trainers.UnigramTrainer(
-        vocab_size=120, special_tokens=special, unk_token="<unk>", show_progress=False
-    )
-    tokenizer.train_from_iterator(SENTENCES, trainer)
     tokenizer.post_processor = tk.processors.TemplateProcessing(
         single="$A </s>", pair="$A </s> $B:1 </s>:1", special_tokens=[("</s>", 1)]
     )
-    names = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "[MASK]"}
-    return hf.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, **{f"{k}_token": v for k, v in names.items()}
-    )
+    return _fast(tokenizer, special)
 
 
 class SlowTokenizer(hf.PythonBackend):

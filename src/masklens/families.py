@@ -47,7 +47,7 @@ def _albert_blocks(base: Any) -> list[nn.Module]:
     return [layer for group in order for layer in group.albert_layers]
 
 
-def _mpnet_place(base: nn.Module, places: Tensor) -> AbstractContextManager[None]:
+def _mpnet_place(base: Any, places: Tensor) -> AbstractContextManager[None]:
     """MPNet's position bias takes neighbours in the batch for neighbours in the text."""
     encoder = base.encoder
 
