@@ -295,12 +295,25 @@ def deeplift_shap(request: Request) -> Tensor:
         import warnings
 
         state, baselines = _state_and_baselines(part, site)
-        with warnings.catch_warnings():  # captum announces its hooks on each call
+        with _same_attributes(part.subject.module), warnings.catch_warnings():
+            # captum announces its hooks on each call
             warnings.simplefilter("ignore", UserWarning)
             values = attr.DeepLiftShap(StateReader(part, site)).attribute(state, baselines)
         return values.detach().sum(-1)
 
     return _text_by_text(request, explain)
+
+
+@contextmanager
+def _same_attributes(module: nn.Module) -> Iterator[None]:
+    """Take away what captum's DeepLIFT leaves on activation modules: the last input and output."""
+    before = {part: set(part.__dict__) for part in module.modules()}
+    try:
+        yield
+    finally:
+        for part, names in before.items():
+            for name in set(part.__dict__) - names:
+                delattr(part, name)
 
 
 class StateReader(nn.Module):
