@@ -75,11 +75,19 @@ def check(method: Method, subject, texts, chosen: dict[str, Any]) -> str:
         np.testing.assert_allclose(
             alone.scores, one.scores, atol=1e-5 + 2e-3 * size, err_msg="depends on the batch"
         )
-        assert alone.prediction == one.prediction and alone.target == one.target
+        assert alike(alone.prediction, one.prediction) and alike(alone.target, one.target)
     with failing(subject, passes[0]), pytest.raises(Broken):
         apply(subject, texts, method, **chosen)
     same(before, snapshot(subject.module))
     return ""
+
+
+def alike(name: str, other: str) -> bool:
+    """The same description; a predicted number only as far as rounding lets it be."""
+    try:
+        return bool(np.isclose(float(name), float(other), rtol=1e-3, atol=1e-4))
+    except ValueError:
+        return name == other
 
 
 def same(before: dict[str, Any], now: dict[str, Any]) -> None:
