@@ -58,13 +58,17 @@ class HardConcrete(Distribution):
         """A sample that gradients pass through; `uniform` may give the noise in (0, 1)."""
         location = self._location
         if uniform is None:
-            uniform = torch.rand(self._extended_shape(sample_shape), dtype=location.dtype, device=location.device)
+            uniform = torch.rand(
+                self._extended_shape(sample_shape), dtype=location.dtype, device=location.device
+            )
         tiny = torch.finfo(location.dtype).tiny
         below_one = 1 - torch.finfo(location.dtype).eps / 2
         u = uniform.to(location.dtype).clamp(tiny, below_one)
         s = ((u.log() - (-u).log1p() + location) / self.temperature).sigmoid()
         stretched = s * (self.zeta - self.gamma) + self.gamma
-        return stretched.clamp(min=0, max=below_one * self.zeta).to(self.logits.dtype).clamp(max=self._largest)
+        return (
+            stretched.clamp(min=0, max=below_one * self.zeta).to(self.logits.dtype).clamp(max=self._largest)
+        )
 
     @property
     def _largest(self) -> float:
@@ -106,4 +110,6 @@ class HardConcrete(Distribution):
             (inner - self.gamma).log() + (self.zeta - inner).log()
         )
         density = slope + F.logsigmoid(x) + F.logsigmoid(-x)
-        return torch.where(value == 0, F.logsigmoid(self._shift - self._location), density).to(self.logits.dtype)
+        return torch.where(value == 0, F.logsigmoid(self._shift - self._location), density).to(
+            self.logits.dtype
+        )

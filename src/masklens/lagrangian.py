@@ -8,13 +8,15 @@ checkpoints, convergence and the progress bar.
 
 The multipliers decide success, so they are designed rather than left to an optimiser:
 
-- **Opening.** The penalty is the plain expected L0. Multipliers may fall to 0, so that gates that are all
+- **Warming.** What replaces a dropped state is learned first, under random masks: gates that close on a bad
+  baseline only open again.
+- **Closing.** The penalty is the plain expected L0. Multipliers may fall to 0, so that gates that are all
   open begin to close; they rise by gradient ascent, on the violation clipped to a few margins, so that a
   transient cannot wind them up.
 - **Sharpening.** The penalty becomes P(kept)^0.5, whose gradient does not die on gates that are nearly
   shut, and the multipliers get a floor: from now on it never pays to shut a gate the output needs.
-- **Recovery.** A group whose held-out divergence stays far over its margin is put back to its last good
-  weights with a larger multiplier, and the event is reported. After the last step the objective may
+- **Recovery.** A group whose held-out divergence stays near that of dropping everything has collapsed: it is
+  put back to its last good weights with a larger multiplier, and the event is reported. After the last step the objective may
   `settle`: open gates until every group keeps its margin on validation data.
 """
 
@@ -55,18 +57,29 @@ class Settings:
     multiplier_max: float = 200.0
     floor: float = 2.0
     """smallest multiplier while sharpening"""
+    warm_until: float = 0.1
+    """the share of the steps for which baselines alone are learned, under random masks"""
     sharpen_from: float = 0.5
     """the share of the steps after which sharpening begins"""
     power: float = 0.5
     """exponent of P(kept) while sharpening; 1 is the plain expected L0"""
     penalty: str = "plain"
     """"plain" as above, or "log": the mean log P(kept) throughout, as in the published code"""
+    shared: bool = True
+    """whether examples share what is learned: their terms are averaged; else summed, so that none depends
+    on the others"""
     evaluate_every: int = 200
     patience: int = 0
     """stop after so many evaluations without a sparser solution within the margins; 0: never early"""
     seed: int = 0
     mixed_precision: str = "no"
     """"no", "bf16" or "fp16" """
+
+    def warming(self, step: int) -> bool:
+        return step < self.warm_until * self.steps
+
+    def sharpening(self, step: int) -> bool:
+        return step >= self.sharpen_from * self.steps
 
 
 class Terms(NamedTuple):
@@ -110,6 +123,9 @@ class Objective(Protocol):
 
     def diagnose(self, multipliers: Sequence[float]) -> list[Diagnostic]:
         """Deterministic, on validation data; none if there is nothing to hold out."""
+
+    def worst(self) -> list[float]:
+        """The held-out divergence of each group when everything is dropped."""
 
     def parameters_of(self, group: int) -> list[nn.Parameter]:
         """What to put back when this group has collapsed."""
@@ -169,16 +185,13 @@ class Training:
         self.step = 0
         self.history: list[dict[str, Any]] = []
         self.events: list[str] = []
+        self.worst = objective.worst()
         self._good: dict[int, list[Tensor]] = {g: self._copy(g) for g in self._watched}
 
     @property
     def _watched(self) -> range:
         """Groups that can be put back: those with parameters of their own."""
         return range(self.objective.groups if self.objective.parameters_of(0) else 0)
-
-    @property
-    def sharpening(self) -> bool:
-        return self.step >= self.settings.sharpen_from * self.settings.steps
 
     def run(self, show_progress: bool = False) -> list[Diagnostic]:
         """Train to the last step or to convergence; returns the diagnostics of the end."""
@@ -193,14 +206,15 @@ class Training:
         return latest
 
     def _one_step(self) -> Terms:
-        s, accelerator, sharpening = self.settings, self.accelerator, self.sharpening
+        s, accelerator, sharpening = self.settings, self.accelerator, self.settings.sharpening(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak"] * min(1.0, (self.step + 1) / max(1, s.warmup))
         with accelerator.autocast():
             terms = self.objective.terms(self.step, accelerator.process_index, accelerator.num_processes)
         cost = kept_cost(terms, s, sharpening)
         weight = self.multipliers.values[terms.group]
-        loss = (cost + weight * (terms.divergence - s.margin)).mean()  # Eq. 3
+        each = cost + weight * (terms.divergence - s.margin)  # Eq. 3
+        loss = each.mean() if s.shared else each.sum()
         if not torch.isfinite(loss):
             raise TrainingError(f"the loss is {loss.item()} at step {self.step}; lower lr, or use float32")
         self.optimizer.zero_grad()
@@ -209,7 +223,8 @@ class Training:
         if s.clip:
             accelerator.clip_grad_norm_(self.parameters, s.clip)
         self.optimizer.step()
-        self._update_multipliers(terms, sharpening)
+        if not s.warming(self.step):
+            self._update_multipliers(terms, sharpening)
         return terms
 
     def _share_gradients(self) -> None:
@@ -233,17 +248,21 @@ class Training:
         for group, d in enumerate(found if self._watched else []):
             if d.ok:
                 self._good[group] = self._copy(group)
-            elif d.divergence > 3 * self.settings.margin and self._stuck(group):
+            elif self._collapsed(group, d.divergence) and self._stuck(group):
                 self._put_back(group, d)
         self.history.append({"step": self.step, "rows": [d._asdict() for d in found]})
         if self.file and self.accelerator.is_main_process:
             self.save()
         return found
 
+    def _collapsed(self, group: int, divergence: float) -> bool:
+        """Over the margin, and more than half as bad as dropping everything."""
+        return divergence > max(self.settings.margin, self.worst[group] / 2)
+
     def _stuck(self, group: int) -> bool:
-        """Whether the group was as far off at the last evaluation too."""
+        """Whether the group had collapsed at the last evaluation too."""
         before = [h["rows"][group]["divergence"] for h in self.history[-1:]]
-        return bool(before) and before[0] > 3 * self.settings.margin
+        return bool(before) and self._collapsed(group, before[0])
 
     def _put_back(self, group: int, d: Diagnostic) -> None:
         with torch.no_grad():
@@ -263,8 +282,8 @@ class Training:
     def _converged(self) -> bool:
         """No sparser solution within all margins for `patience` evaluations of the sharpening stage."""
         patience = self.settings.patience
-        first = self.settings.sharpen_from * self.settings.steps
-        costs = [_feasible_cost(h["rows"]) for h in self.history if h["step"] >= first]
+        late = [h for h in self.history if self.settings.sharpening(h["step"])]
+        costs = [_feasible_cost(h["rows"]) for h in late]
         if not patience or len(costs) <= patience or not math.isfinite(min(costs)):
             return False
         return min(costs[-patience:]) > 0.995 * min(costs[:-patience])

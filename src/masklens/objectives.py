@@ -108,36 +108,42 @@ class LensObjective:
         rows = self._rows(step)
         batch, (reference, states) = self.train.draw(rows[rank::world])
         logits = self.module.logits(states)  # (rows, examples, tokens)
+        if self.settings.warming(step):
+            # log-odds of a share of its own for each example: random masks, to learn baselines with
+            share = torch.rand(len(rows), 1, generator=generator)[rank::world]
+            logits = torch.zeros_like(logits) + share.logit(eps=1e-2).to(logits)
         uniform = torch.rand(self.groups, len(rows), logits.shape[-1], generator=generator)
         order = torch.randperm(len(rows), generator=generator) % self.groups
         chosen = order[rank::world].to(logits.device)
         noise = uniform[:, rank::world].to(logits)
-        keep, log_keep = sample_keep(logits, chosen, self.module.votes, noise)
+        votes = self.module.votes and not self.settings.warming(step)
+        keep, log_keep = sample_keep(logits, chosen, votes, noise)
         divergence = self._divergence(batch, reference, states, keep, chosen)
         return Terms(log_keep.float(), batch.valid, divergence, chosen)
 
     def _divergence(
         self, batch: Batch, reference: Tensor, states: Mapping[int, Tensor], keep: Tensor, chosen: Tensor
     ) -> Tensor:
-        """(examples,): each example edited at its row's site."""
-        probe, where = (
-            self.module,
-            torch.tensor([row.edit for row in self.module.rows], device=chosen.device)[chosen],
-        )
+        """(examples,): each example edited as its row says; examples edited at one site run together."""
+        rows = self.module.rows
+        baselines = torch.nn.utils.rnn.pad_sequence(
+            [self.module.baseline(i) for i in range(self.groups)], batch_first=True
+        )  # (rows, widest)
         parts, order = [], []
-        for edit in probe.edits:
-            index = (where == edit).nonzero()[:, 0]
+        for edit in dict.fromkeys(row.edit for row in rows):
+            here = torch.tensor([row.edit == edit for row in rows], device=chosen.device)
+            index = here[chosen].nonzero()[:, 0]
             if len(index):
                 part = batch if len(index) == len(batch) else batch.take(index.tolist())
-                output = edited_run(
-                    self.subject, part, edit, states[edit][index], keep[index], probe.baseline(edit)
-                )
+                state = states[edit][index]
+                baseline = baselines[chosen[index], None, : state.shape[-1]]
+                output = edited_run(self.subject, part, edit, state, keep[index], baseline)
                 parts.append(self.subject.task.divergence(reference[index], output))
                 order.append(index)
         return torch.cat(parts)[torch.cat(order).argsort()]
 
     def _rows(self, step: int) -> list[int]:
-        """The step's rows of the corpus: shuffled each epoch, with texts of like length together."""
+        """The step's rows of the corpus, shuffled each epoch."""
         size = min(self.settings.batch_size, len(self.train))
         epoch, place = divmod(step, len(self.train) // size)
         if self._epoch[0] != epoch:
@@ -145,12 +151,13 @@ class LensObjective:
         return self._epoch[1][place]
 
     def _shuffled(self, epoch: int, size: int) -> list[list[int]]:
+        """An epoch's batches; where padding can be left out, texts of like length go together."""
         generator = torch.Generator().manual_seed((self.settings.seed << 32) + (1 << 31) + epoch)
-        order = torch.randperm(len(self.train), generator=generator)
-        pools = order[: len(order) // size * size].split(20 * size)
-        batches = [
-            b for pool in pools for b in pool[self.train.lengths[pool].argsort(stable=True)].split(size)
-        ]
+        order = torch.randperm(len(self.train), generator=generator)[: len(self.train) // size * size]
+        if self.train.batch.by_token:
+            pools = [pool[self.train.lengths[pool].argsort(stable=True)] for pool in order.split(8 * size)]
+            order = torch.cat(pools)
+        batches = order.split(size)
         return [batches[i].tolist() for i in torch.randperm(len(batches), generator=generator).tolist()]
 
     @torch.no_grad()
@@ -162,16 +169,20 @@ class LensObjective:
         ]
 
     @torch.no_grad()
-    def judge(self, group: int) -> tuple[float, float, float]:
-        """Divergence, share kept and agreement of one row's hard masks on the held-out texts."""
+    def worst(self) -> list[float]:
+        """The divergence when everything is dropped, for each row."""
+        return [self.judge(group, nothing=True)[0] for group in range(self.groups)]
+
+    @torch.no_grad()
+    def judge(self, group: int, nothing: bool = False) -> tuple[float, float, float]:
+        """Divergence, share kept and agreement of one row's hard masks on the held-out texts, or of masks
+        that keep nothing."""
         total = torch.zeros(4, dtype=torch.float64)
         row, probe = self.module.rows[group], self.module
         for rows in self.held_out.chunks():
             batch, (reference, states) = self.held_out.draw(rows)
-            keep = (probe.log_keep(states)[group].exp() > 0.5).float()
-            output = edited_run(
-                self.subject, batch, row.edit, states[row.edit], keep, probe.baseline(row.edit)
-            )
+            keep = (probe.log_keep(states)[group].exp() > (1 if nothing else 0.5)).float()
+            output = edited_run(self.subject, batch, row.edit, states[row.edit], keep, probe.baseline(group))
             total[0] += self.subject.task.divergence(reference, output).sum().item()
             total[1] += (keep * batch.valid).sum().item()
             total[2] += self.subject.task.agrees(reference, output, batch).float().sum().item()
@@ -241,6 +252,9 @@ class TextObjective:
         return []
 
     def diagnose(self, multipliers: Sequence[float]) -> list[Diagnostic]:
+        return []
+
+    def worst(self) -> list[float]:
         return []
 
     def terms(self, step: int, rank: int, world: int) -> Terms:

@@ -65,7 +65,9 @@ class GateNetwork(nn.Module):
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("scale", torch.ones(width))
         self.hidden = weight_norm(nn.Linear(width, hidden))
-        self.out = weight_norm(nn.Linear(hidden, 1, bias=False))
+        out = nn.Linear(hidden, 1, bias=False)
+        nn.init.uniform_(out.weight, -0.1 / hidden**0.5, 0.1 / hidden**0.5)  # all gates begin nearly open
+        self.out = weight_norm(out)
         self.bias = nn.Parameter(torch.tensor(OPEN))
         self.bounded = bounded
 
@@ -101,17 +103,11 @@ class Probe(nn.Module):
             GateNetwork(sum(widths[s] for s in row.reads), hidden or max(32, widths[row.edit] // 4), bounded)
             for row in self.rows
         )
-        self.baselines = nn.ParameterDict(
-            {
-                str(edit): nn.Parameter(torch.zeros(widths[edit]), requires_grad=learn_baseline)
-                for edit in self.edits
-            }
+        edits = [row.edit for row in self.rows]
+        self.baselines = nn.ParameterList(
+            nn.Parameter(torch.zeros(widths[edit]), requires_grad=learn_baseline)
+            for edit in (edits[:1] if votes else edits)
         )
-
-    @property
-    def edits(self) -> tuple[int, ...]:
-        """The edited sites, each once."""
-        return tuple(dict.fromkeys(row.edit for row in self.rows))
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -121,8 +117,9 @@ class Probe(nn.Module):
     def gate(self, row: int) -> GateNetwork:
         return cast(GateNetwork, self.gates[row])
 
-    def baseline(self, edit: int) -> Tensor:
-        return self.baselines[str(edit)]
+    def baseline(self, row: int) -> Tensor:
+        """What replaces a state that a row drops: one for all rows that vote, else one a row."""
+        return self.baselines[0 if self.votes else row]
 
     @torch.no_grad()
     def fit_statistics(self, states: Mapping[int, Tensor], valid: Tensor) -> None:

@@ -87,7 +87,7 @@ class DiffMask:
             keep_bytes: memory for frozen states; by default 2 GB, or a third of a GPU's free memory.
             settings: any field of `lagrangian.Settings`.
         """
-        chosen = _settings(settings, margin, seed)
+        chosen = _settings(settings if learn_baseline else {**settings, "warm_until": 0.0}, margin, seed)
         train_texts, held_texts = _split(texts, held_out, seed)
         rows = rows_for(over, subject.check_sites(sites or subject.sites))
         reads = tuple(dict.fromkeys(site for row in rows for site in (row.edit, *row.reads)))
@@ -174,7 +174,8 @@ class DiffMask:
         _same_model(tensors.pop("fingerprint"), subject.module, folder)
         over = about["over"] if isinstance(about["over"], str) else [tuple(pair) for pair in about["over"]]
         rows = rows_for(over, about["sites"])
-        widths = {row.edit: tensors[f"baselines.{row.edit}"].shape[0] for row in rows}
+        votes = over == "inputs"
+        widths = {row.edit: tensors[f"baselines.{0 if votes else i}"].shape[0] for i, row in enumerate(rows)}
         probe = Probe(
             rows, _read_widths(rows, widths, tensors), over == "inputs", about["hidden"], about["bounded"]
         )
@@ -230,11 +231,11 @@ def _start(probe: Probe, subject: Subject, train: FrozenTexts) -> None:
     probe.fit_statistics(states, batch.valid)
     mask = getattr(subject.tokenizer, "mask_token_id", None)
     with torch.no_grad():
-        for edit in probe.edits:
-            start = states[edit][batch.valid].mean(0)
-            if edit == subject.sites[0] and mask is not None:
-                start = subject.points[edit].module(torch.tensor([[mask]], device=subject.device))[0, 0]
-            probe.baseline(edit).copy_(start)
+        for i, row in enumerate(probe.rows):
+            start = states[row.edit][batch.valid].mean(0)
+            if row.edit == subject.sites[0] and mask is not None:
+                start = subject.points[row.edit].module(torch.tensor([[mask]], device=subject.device))[0, 0]
+            probe.baseline(i).copy_(start)
 
 
 def fingerprint(module: nn.Module) -> Tensor:
@@ -317,6 +318,11 @@ def diffmask(
     (Figure 12b with `learn_baseline`, 12c without)."""
     if lens is not None:
         return _with_lens(request, lens)
+    warnings.warn(
+        "diffmask without lens= learns masks for each text alone: slow, and prone to drop what the model uses; "
+        "fit a lens with masklens.DiffMask.fit",
+        stacklevel=2,
+    )
     masks = [
         _free_masks(request, site, TextObjective, margin, steps, lr, learn_baseline) for site in request.sites
     ]
@@ -373,7 +379,15 @@ def _free_masks(
         request.subject, request.batch, site, request.draws(1, torch.rand), baseline, learn_baseline
     )
     settings = Settings(
-        margin=margin, steps=steps, lr=lr, baseline_lr=lr / 10, warmup=0, clip=0.0, seed=request.seed
+        margin=margin,
+        steps=steps,
+        lr=lr,
+        baseline_lr=lr / 10,
+        warmup=0,
+        warm_until=0.0,
+        clip=0.0,
+        shared=False,
+        seed=request.seed,
     )
     with torch.enable_grad():
         Training(made, settings).run()

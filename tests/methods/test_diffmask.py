@@ -1,0 +1,173 @@
+"""DiffMask: a planted answer, single texts, saving and loading, and what is refused."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import masklens as ml
+import planted
+from masklens.errors import LensError, MethodError, TrainingError
+from masklens.methods.diffmask import DiffMask
+from masklens.objectives import TextObjective
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*training texts are few", "ignore:diffmask without lens")
+FIT = {"steps": 600, "lr": 1e-2, "batch_size": 64, "margin": 0.05, "hidden": 16}
+
+
+@pytest.fixture(scope="module")
+def lens():
+    return DiffMask.fit(planted.subject(), planted.texts(400), over="states", **FIT)
+
+
+def test_a_lens_keeps_the_decisive_digit_and_nothing_else(lens):
+    assert all(d.ok for d in lens.diagnostics)
+    for a in lens.explain(["17342", "7", "90817", "123456"]):
+        for token, *keep in zip(a.tokens, *a.scores, strict=True):
+            assert all((k > 0.5) == (token == "7") for k in keep), (a.text, a.scores)
+
+
+def test_masks_over_inputs_do_not_grow_with_depth():
+    found = DiffMask.fit(planted.subject(), planted.texts(400), over="inputs", **FIT)
+    assert all(d.ok for d in found.diagnostics)
+    a = found.explain("17342")[0]
+    assert (a.scores[1] <= a.scores[0] + 1e-6).all()
+    assert a.scores[1].argmax() == 1
+
+
+def test_what_a_lens_drops_can_be_dropped(lens):
+    """The proof that goes with an explanation: replace what is not kept, and run the model again."""
+    subject, texts = lens.subject, planted.texts(50, seed=3)
+    batch = subject.encode(texts)
+    reference, states = subject.states(batch)
+    keep = (lens.keep(states)[1] > 0.5).float()
+    assert keep[batch.valid].mean() < 0.5
+    mixed = keep[..., None] * states[1] + (1 - keep[..., None]) * lens.probe.baseline(1)
+    output = subject.run(batch, replace={1: mixed}).output
+    assert subject.task.divergence(reference, output).mean() < 0.05
+    wrong = (1 - keep[..., None]) * states[1] + keep[..., None] * lens.probe.baseline(1)
+    worse = subject.run(batch, replace={1: wrong}).output
+    assert subject.task.divergence(reference, worse).mean() > 0.5
+
+
+def test_the_model_is_left_as_it_was(lens, unchanged):
+    module = lens.subject.module
+    unchanged(module)
+    lens.explain(["17"])
+    DiffMask.fit(lens.subject, planted.texts(40), over="states", **{**FIT, "steps": 5})
+    unchanged(module)
+
+
+def test_save_and_load(lens, tmp_path):
+    lens.save_pretrained(tmp_path)
+    again = DiffMask.from_pretrained(tmp_path, lens.subject)
+    assert again.diagnostics == lens.diagnostics and again.settings == lens.settings
+    assert again.explain("17342") == lens.explain("17342")
+    assert "| site | divergence |" in (tmp_path / "README.md").read_text()
+
+
+def test_save_and_load_of_every_form(tmp_path):
+    for i, over in enumerate(("inputs", [(0, 1)])):
+        made = DiffMask.fit(planted.subject(), planted.texts(40), over=over, **{**FIT, "steps": 5})
+        made.save_pretrained(tmp_path / str(i))
+        again = DiffMask.from_pretrained(tmp_path / str(i), made.subject)
+        assert again.explain("17342") == made.explain("17342")
+
+
+def test_a_lens_refuses_another_model(lens, tmp_path):
+    lens.save_pretrained(tmp_path)
+    other = planted.subject()
+    with torch.no_grad():
+        other.module.embed.weight.mul_(1.5)
+    with pytest.raises(LensError, match="fitted on another model"):
+        DiffMask.from_pretrained(tmp_path, other)
+    with pytest.raises(LensError, match="another subject"):
+        ml.explain(other, ["17"], "diffmask", lens=lens, sites=[1])
+    with pytest.raises(LensError, match="does not hold a lens"):
+        DiffMask.from_pretrained(tmp_path / "none", other)
+
+
+def test_what_fit_refuses():
+    subject = planted.subject()
+    with pytest.raises(TrainingError, match="no setting 'stepz'"):
+        DiffMask.fit(subject, planted.texts(20), stepz=3)
+    with pytest.raises(TrainingError, match="margin is 0"):
+        DiffMask.fit(subject, planted.texts(20), margin=0)
+    with pytest.raises(TrainingError, match="too few"):
+        DiffMask.fit(subject, ["7"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = DiffMask.fit(subject, planted.texts(20), sites=[1], over="states", steps=2)
+    with pytest.raises(MethodError, match="no site 0"):
+        made.explain("17", sites=[0])
+
+
+def test_few_texts_get_a_warning():
+    with pytest.warns(UserWarning, match="training texts are few"):
+        DiffMask.fit(planted.subject(), planted.texts(20), steps=2)
+
+
+def test_a_site_over_its_margin_gets_a_warning():
+    made = DiffMask.fit(planted.subject(), planted.texts(20), steps=2)
+    made.diagnostics = [made.diagnostics[0]._replace(ok=False)]
+    with pytest.warns(UserWarning, match="over their margin"):
+        made._warn()
+
+
+def test_a_fixed_baseline_stays():
+    made = DiffMask.fit(planted.subject(), planted.texts(60), learn_baseline=False, **{**FIT, "steps": 20})
+    start = DiffMask.fit(planted.subject(), planted.texts(60), learn_baseline=False, **{**FIT, "steps": 1})
+    assert torch.equal(made.probe.baseline(0), start.probe.baseline(0))
+
+
+@pytest.mark.parametrize("method", ["diffmask", "reinforce"])
+def test_single_texts_find_the_decisive_digit(method):
+    found = ml.explain(planted.subject(), ["17342", "90876"], method, sites=[0, 1])
+    for a in found:
+        assert [a.tokens[i] for i in a.scores.argmax(1)] == ["7", "7"]
+        others = np.delete(a.scores, a.tokens.index("7"), axis=1)
+        assert a.scores[:, a.tokens.index("7")].min() > 0.5 > others.max(), a.scores
+
+
+def test_single_texts_do_not_depend_on_their_batch():
+    subject = planted.subject()
+    together = ml.explain(subject, ["17342", "908767", "1"], "diffmask", steps=50)
+    alone = [ml.explain(subject, [t], "diffmask", steps=50)[0] for t in ("17342", "908767", "1")]
+    for one, other in zip(together, alone, strict=True):
+        assert np.allclose(one.scores, other.scores, atol=1e-5)
+
+
+def test_a_learned_baseline_can_drop_even_the_decisive_digit():
+    """Figure 12b: without amortisation a baseline made for one text stands in for all of it."""
+    subject = planted.subject()
+    options = {"steps": 800, "baselines": "zero"}
+    learned = ml.explain(subject, ["17342"], "diffmask", learn_baseline=True, **options)[0]
+    fixed = ml.explain(subject, ["17342"], "diffmask", learn_baseline=False, **options)[0]
+    assert learned.scores.sum() < fixed.scores.sum()
+
+
+def test_reinforce_estimates_the_gradient_of_the_divergence():
+    """The surrogate's mean gradient over many draws is that of the exact expectation."""
+    from masklens.objectives import ReinforceObjective
+
+    subject = planted.subject()
+    batch = subject.encode(["17"])
+    generator = torch.Generator().manual_seed(0)
+    noise = iter(lambda: torch.rand(1, 2, 1, generator=generator), None)
+    made = ReinforceObjective(subject, batch, 0, noise, torch.zeros(6), False)
+    with torch.no_grad():
+        made.module.values.fill_(0.3)
+    total = torch.zeros(1, 2)
+    for step in range(4000):
+        terms = made.terms(step, 0, 1)
+        total += torch.autograd.grad(terms.divergence.sum(), made.module.values)[0]
+    p = torch.full((1, 2), 0.3).sigmoid().requires_grad_()
+    expected = 0.0
+    for keep in torch.cartesian_prod(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1.0])):
+        with torch.no_grad():
+            cost = TextObjective.divergence(made, keep[None])
+        expected = expected + (torch.where(keep == 1, p, 1 - p).prod() * cost).sum()
+    (exact,) = torch.autograd.grad(expected, p)
+    exact = exact * (p * (1 - p)).detach()
+    assert torch.allclose(total / 4000, exact, atol=0.03)

@@ -1,0 +1,190 @@
+"""The trainer: its formulas a second time, resuming, same seed same result, recovery from a collapse."""
+
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import planted
+from masklens.errors import TrainingError
+from masklens.lagrangian import Multipliers, Settings, Terms, Training, kept_cost
+from masklens.objectives import FrozenTexts, LensObjective
+from masklens.probes import Probe, rows_for
+
+QUICK = Settings(margin=0.05, steps=40, batch_size=16, evaluate_every=10, lr=1e-2)
+
+
+def objective(settings=QUICK, over="states"):
+    subject = planted.subject()
+    torch.manual_seed(settings.seed)
+    train = FrozenTexts(subject, planted.texts(64), subject.sites, 10**9)
+    held = FrozenTexts(subject, planted.texts(32, seed=1), subject.sites, 10**9)
+    probe = Probe(rows_for(over, subject.sites), train.widths, over == "inputs", hidden=8)
+    return LensObjective(subject, probe, train, held, settings)
+
+
+def weights(training):
+    return {name: value.clone() for name, value in training.objective.module.state_dict().items()}
+
+
+def same(one, other):
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_kept_cost_of_each_penalty():
+    log_keep = torch.tensor([[0.5, 0.25, 0.9], [0.1, 0.2, 0.3]]).log()
+    valid = torch.tensor([[True, True, False], [True, True, True]])
+    terms = Terms(log_keep, valid, torch.zeros(2), torch.zeros(2, dtype=torch.long))
+    plain = kept_cost(terms, Settings(), sharpening=False)
+    assert plain.tolist() == pytest.approx([0.375, 0.2])
+    sharp = kept_cost(terms, Settings(power=0.5), sharpening=True)
+    assert sharp.tolist() == pytest.approx([(0.5**0.5 + 0.5) / 2, (0.1**0.5 + 0.2**0.5 + 0.3**0.5) / 3])
+    log = kept_cost(terms, Settings(penalty="log"), sharpening=False)
+    assert log[0].item() == pytest.approx((math.log(0.5) + math.log(0.25)) / 2)
+
+
+def test_multipliers_climb_on_violations_and_only_where_seen():
+    settings = Settings(margin=0.1, multiplier=1.0, multiplier_lr=0.5, floor=3.0, multiplier_max=5.0)
+    multipliers = Multipliers(4, settings, torch.device("cpu"))
+    total, count = torch.tensor([0.6, 0.0, 0.0, 900.0]), torch.tensor([2.0, 2.0, 0.0, 1.0])
+    multipliers.update(total, count, sharpening=False)
+    # mean 0.3 is 0.2 over; mean 0 is 0.1 under; not seen: as it was; 900 counts for ten margins
+    assert multipliers.values.tolist() == pytest.approx([1.1, 0.95, 1.0, 1.5])
+    multipliers.update(total, count, sharpening=True)
+    assert multipliers.values.min() == 3.0
+
+
+def test_the_loss_is_equation_3():
+    made = objective()
+    training = Training(made, QUICK)
+    training.step = QUICK.steps // 4
+    training.multipliers.values = torch.tensor([2.0, 3.0])
+    terms = made.terms(training.step, 0, 1)
+    expected = 0.0
+    for i in range(len(terms.divergence)):
+        kept = terms.log_keep[i][terms.valid[i]].exp().mean()
+        multiplier = training.multipliers.values[terms.group[i]]
+        expected += (kept + multiplier * (terms.divergence[i] - 0.05)).item() / len(terms.divergence)
+    cost = kept_cost(terms, QUICK, False)
+    loss = (cost + training.multipliers.values[terms.group] * (terms.divergence - 0.05)).mean()
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    gradient = torch.autograd.grad(loss, made.module.gate(0).bias)[0]
+    assert gradient.isfinite() and gradient != 0
+
+
+def test_terms_are_those_of_the_model_run_alone():
+    made = objective(over="inputs")
+    step = QUICK.steps - 1
+    terms = made.terms(step, 0, 1)
+    rows = made._rows(step)
+    batch, (reference, states) = made.train.draw(rows)
+    assert not terms.divergence.isnan().any() and terms.divergence.max() > 0
+    edits = {made.module.rows[g].edit for g in terms.group.tolist()}
+    assert edits == {0}
+    full = made.subject.run(batch, replace={0: states[0]}).output
+    assert torch.equal(full, reference)
+
+
+def test_same_seed_same_result_and_another_seed_another():
+    one, two, other = (Training(objective(s), s) for s in (QUICK, QUICK, replace(QUICK, seed=1)))
+    for training in (one, two, other):
+        training.run()
+    assert same(weights(one), weights(two))
+    assert not same(weights(one), weights(other))
+
+
+def test_ranks_share_the_batch_of_one_process():
+    made = objective()
+    whole, halves = made.terms(30, 0, 1), [made.terms(30, rank, 2) for rank in (0, 1)]
+    assert torch.allclose(whole.divergence[0::2], halves[0].divergence, atol=1e-6)
+    assert torch.allclose(whole.divergence[1::2], halves[1].divergence, atol=1e-6)
+    assert torch.equal(whole.group[1::2], halves[1].group)
+
+
+KILLED = """
+import os, sys
+sys.path.insert(0, sys.argv[2])
+from test_lagrangian import QUICK, Training, objective
+class Killed(Training):
+    def _one_step(self):
+        if self.step == 25:
+            os.kill(os.getpid(), 9)
+        return super()._one_step()
+Killed(objective(), QUICK, sys.argv[1]).run()
+"""
+
+
+def test_a_killed_run_resumes_to_the_same_result(tmp_path):
+    here = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), str(here)], env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == -9
+    resumed = Training(objective(), QUICK, tmp_path)
+    assert resumed.resume() and resumed.step == 20
+    resumed.run()
+    straight = Training(objective(), QUICK)
+    straight.run()
+    assert same(weights(resumed), weights(straight))
+    assert torch.equal(resumed.multipliers.values, straight.multipliers.values)
+    assert resumed.history == straight.history
+
+
+def test_resume_refuses_other_settings(tmp_path):
+    Training(objective(), QUICK, tmp_path).run()
+    with pytest.raises(TrainingError, match=r"lr=0.01, this run has lr=0.5"):
+        Training(objective(), replace(QUICK, lr=0.5), tmp_path).resume()
+
+
+def test_no_checkpoint_no_resume(tmp_path):
+    assert not Training(objective(), QUICK, tmp_path).resume()
+
+
+def test_a_collapsed_group_is_put_back_and_reported():
+    settings = replace(QUICK, steps=400, evaluate_every=5, lr=1e-6, sharpen_from=0.0)
+    training = Training(objective(settings), settings)
+    gate = training.objective.module.gate(1)
+    with torch.no_grad():
+        gate.bias.fill_(-30.0)  # shut for good: no gradient would ever open it again
+    for _ in range(3):
+        training._evaluate()
+    assert len(training.events) == 1 and "site 1 had collapsed" in training.events[0]
+    assert float(gate.bias.detach()) == pytest.approx(5.0)
+    assert training.multipliers.values[1] >= 2 * settings.floor
+    assert training._evaluate()[1].ok
+
+
+def test_settle_opens_gates_until_every_row_keeps_its_margin():
+    made = objective(over="inputs")
+    with torch.no_grad():
+        for group in range(2):
+            made.module.gate(group).bias.fill_(-3.0)
+    assert not any(d.ok for d in made.diagnose([0, 0]))
+    events = made.settle()
+    assert all(d.ok for d in made.diagnose([0, 0])) and "gates opened" in events[0]
+
+
+def test_patience_ends_a_run_that_no_longer_improves():
+    settings = replace(QUICK, steps=4000, patience=2, lr=1e-9, sharpen_from=0.0, warm_until=0.0)
+    training = Training(objective(settings), settings)
+    training.run()
+    assert training.step <= 50
+
+
+def test_a_loss_that_is_not_finite_is_an_error():
+    made = objective()
+    training = Training(made, QUICK)
+    with torch.no_grad():
+        made.module.gate(0).bias.fill_(math.nan)
+    with pytest.raises(Exception, match="nan|NaN"):
+        training.run()
+
+
+def test_an_unknown_penalty_is_an_error():
+    with pytest.raises(TrainingError, match="'plain' or 'log'"):
+        Training(objective(), replace(QUICK, penalty="l2"))

@@ -1,0 +1,112 @@
+"""Probes: which states decide what, votes, sampling and the baseline, each written a second time slowly."""
+
+import math
+
+import pytest
+import torch
+
+from masklens.errors import TrainingError
+from masklens.gates import HardConcrete
+from masklens.probes import GateNetwork, Probe, Row, mix, rows_for, sample_keep
+
+WIDTHS = {0: 6, 1: 4, 2: 4}
+
+
+@pytest.fixture
+def states():
+    generator = torch.Generator().manual_seed(0)
+    return {site: torch.randn(3, 5, width, generator=generator) for site, width in WIDTHS.items()}
+
+
+def probe_over(over, **options):
+    torch.manual_seed(0)
+    return Probe(rows_for(over, [0, 1, 2]), WIDTHS, over == "inputs", hidden=8, **options)
+
+
+def test_rows_of_each_form():
+    assert rows_for("inputs", [0, 1, 2])[2] == Row(2, 0, (0, 2))
+    assert rows_for("states", [0, 1, 2])[1] == Row(1, 1, (1,))
+    assert rows_for([(0, 2)], [0, 1, 2]) == (Row(2, 0, (2,)),)
+    with pytest.raises(TrainingError, match="'inputs', 'states', or pairs"):
+        rows_for("tokens", [0])
+
+
+def test_gate_network_is_the_papers_formula():
+    torch.manual_seed(0)
+    gate = GateNetwork(4, 8)
+    gate.mean.copy_(torch.tensor([1.0, 0, -1, 2]))
+    gate.scale.fill_(2.0)
+    x = torch.randn(7, 4)
+    hidden = torch.tanh((x - gate.mean) / 2 @ gate.hidden.weight.T + gate.hidden.bias)
+    expected = 5.0 + 10 * torch.tanh(hidden @ gate.out.weight[0])
+    assert torch.allclose(gate(x), expected, atol=1e-6)
+    free = GateNetwork(4, 8, bounded=None)
+    free.load_state_dict(gate.state_dict())
+    assert torch.allclose(free(x), 5.0 + hidden @ gate.out.weight[0], atol=1e-6)
+
+
+def test_gates_begin_open(states):
+    keep = probe_over("inputs").log_keep(states).exp()
+    assert float(keep.detach().min()) > 0.9
+
+
+def test_votes_multiply_over_rows(states):
+    probe = probe_over("inputs")
+    single = HardConcrete(probe.logits(states)).prob_nonzero()
+    expected = torch.stack([single[0], single[0] * single[1], single[0] * single[1] * single[2]])
+    assert torch.allclose(probe.log_keep(states).exp(), expected, atol=1e-6)
+
+
+def test_states_do_not_vote(states):
+    probe = probe_over("states")
+    assert torch.allclose(probe.log_keep(states).exp(), HardConcrete(probe.logits(states)).prob_nonzero())
+
+
+def test_a_row_reads_its_sites_and_no_others(states):
+    for over, reads in (("inputs", {2: (0, 2)}), ("states", {1: (1,)}), ([(0, 2)], {0: (2,)})):
+        probe = probe_over(over)
+        for row, sites in reads.items():
+            before = probe.logits(states)[row]
+            for site in WIDTHS:
+                moved = {**states, site: states[site] + 1}
+                assert torch.equal(probe.logits(moved)[row], before) == (site not in sites)
+
+
+@pytest.mark.parametrize("votes", [True, False])
+def test_sample_keep_takes_each_examples_row(votes):
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(3, 4, 5, generator=generator)
+    uniform = torch.rand(3, 4, 5, generator=generator)
+    chosen = torch.tensor([2, 0, 1, 2])
+    keep, log_keep = sample_keep(logits, chosen, votes, uniform)
+    for i, row in enumerate(chosen.tolist()):
+        used = range(row + 1) if votes else [row]
+        gates = [HardConcrete(logits[k, i]).rsample(uniform=uniform[k, i]) for k in used]
+        logs = [HardConcrete(logits[k, i]).log_prob_nonzero() for k in used]
+        assert torch.allclose(keep[i], math.prod(gates[1:], start=gates[0]), atol=1e-6)
+        assert torch.allclose(log_keep[i], sum(logs), atol=1e-6)
+
+
+def test_mix_keeps_and_replaces():
+    state, baseline = torch.randn(2, 3, 4), torch.randn(4)
+    keep = torch.tensor([[1.0, 0.0, 0.5], [0.0, 1.0, 1.0]])
+    mixed = mix(keep, state, baseline)
+    assert torch.equal(mixed[0, 0], state[0, 0])
+    assert torch.equal(mixed[0, 1], baseline)
+    assert torch.allclose(mixed[0, 2], (state[0, 2] + baseline) / 2)
+
+
+def test_baselines_one_for_votes_else_one_a_row(states):
+    assert len(probe_over("inputs").baselines) == 1
+    assert [len(b) for b in probe_over("states").baselines] == [6, 4, 4]
+    assert not any(b.requires_grad for b in probe_over("states", learn_baseline=False).baselines)
+
+
+def test_statistics_standardise_valid_positions(states):
+    probe = probe_over("states")
+    valid = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] + [False] * 4])
+    probe.fit_statistics(states, valid)
+    seen = states[1][valid]
+    assert torch.allclose(probe.gate(1).mean, seen.mean(0)) and torch.allclose(
+        probe.gate(1).scale, seen.std(0)
+    )
