@@ -8,6 +8,7 @@ from itertools import chain, combinations
 import pytest
 import torch
 
+from masklens import explain
 from masklens.errors import MethodError
 from masklens.methods import erasure as module
 from masklens.methods.erasure import erasure
@@ -93,6 +94,12 @@ def test_a_search_beyond_its_budget_says_so(ask):
         scores = erasure(request, criterion="divergence", margin=-1.0, budget=20)
     assert scores[0, 0].tolist() == [0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0]
     assert "6 sets tried" in request.notes[0]["erasure@0"]
+
+
+def test_the_record_says_what_was_found(subject):
+    one = explain(subject, TEXTS[1], method="erasure")[0]
+    assert one.settings["size@0"] >= 1 and one.settings["optima@0"] >= 1
+    assert one.scores.sum() == pytest.approx(one.settings["size@0"])
 
 
 SENTENCE = " ".join(WORDS)  # 15 words

@@ -1,0 +1,33 @@
+"""The registry: what is there, and what is said about it."""
+
+from __future__ import annotations
+
+import torch
+
+import masklens
+from masklens.methods import METHODS, load_all
+
+from .tiny_models import TEXTS
+
+PAPERS = """diffmask decoded_gradcam gradcam gradient grad_x_input smoothgrad integrated_gradients attention
+information_bottleneck guan erasure reinforce occlusion lime shapley gradient_shap deeplift_shap random"""
+
+
+def test_every_method_of_both_papers_is_there():
+    assert set(PAPERS.split()) <= set(masklens.methods())
+
+
+def test_every_method_says_what_it_does_costs_and_needs():
+    load_all()
+    for method in METHODS.values():
+        assert method.function.__doc__, method.name
+        assert all([method.summary, method.cost, method.paper, method.needs]), method.name
+        assert method.summary[0].isupper() and not method.summary.endswith("."), method.name
+
+
+def test_noise_depends_on_the_text_alone(ask):
+    together, alone = ask().draws(3), ask(texts=[TEXTS[1]]).draws(3)
+    for _ in range(10):
+        whole, own = next(together), next(alone)
+        assert torch.equal(whole[1, : own.shape[1]], own[0])
+        assert not whole[1, own.shape[1] :].any()
