@@ -3,11 +3,14 @@
 import json
 import lzma
 
+import numpy as np
 import pytest
 
 import tiny
+from masklens.attribution import Attribution
 from masklens.errors import FileError, MethodError
-from masklens.reproduce import labelled, saliency, saliency_report
+from masklens.reproduce import highlights, labelled, saliency, saliency_report
+from records import make
 
 SENTENCES = [
     "a fast , funny movie .",
@@ -93,7 +96,7 @@ def test_the_results_have_their_shape(folders, tmp_path, few):
         assert (tmp_path / f"figure{number}.png").stat().st_size > 1000
         assert (tmp_path / f"figure{number}.svg").exists()
     page = (tmp_path / "minilm-sst2-highlights.html").read_text()
-    assert page.count("<p>") == len(SENTENCES) and "<i class=h9>" in page
+    assert page.count("<p>") == len(SENTENCES) and SENTENCES[3] in page
     assert "unflinchingly" in (tmp_path / "minilm-examples.html").read_text()
 
 
@@ -108,6 +111,21 @@ def test_a_run_goes_on_where_it_was(folders, tmp_path, few, undrawn):
     assert [line.split(":")[0] for line in said] == ["sst2/random"]
     with pytest.raises(MethodError, match="no part 'sst2/best'"):
         saliency.run(models, data, tmp_path, parts=["sst2/best"])
+
+
+@pytest.mark.slow
+def test_processes_side_by_side(folders, tmp_path, undrawn):
+    parts = ["sst2/choice", "sst2/decoded_gradcam", "sst2/gradcam"]
+    saliency.run(*folders, tmp_path, parts=parts, jobs=2)
+    found = json.loads((tmp_path / "results.json").read_text())["sst2"]["minilm"]
+    assert "gradcam@1" in found and "decoded_gradcam@2" in found
+
+
+def test_another_limit_is_another_run(folders, tmp_path, few, undrawn):
+    for limit, texts in ((2, 2), (None, 4)):
+        saliency.run(*folders, tmp_path, parts=["sst2/gradcam"], limit=limit, tell=lambda _: None)
+        found = json.loads((tmp_path / "results.json").read_text())["sst2"]["minilm"]["gradcam@1"]
+        assert found["texts"] == texts
 
 
 def test_what_cannot_be_done_is_left_out(folders, tmp_path, few, undrawn, monkeypatch):
@@ -128,6 +146,12 @@ def test_costly_methods_use_fewer_news(folders, tmp_path, few, undrawn, monkeypa
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["sst2"]["minilm"]["allennlp_simple"]["texts"] == 4
     assert results["agnews"]["minilm"]["allennlp_simple"]["texts"] == 2
+
+
+def test_highlights_are_relative_to_the_largest():
+    found = make(tokens=("[CLS]", "so", "<b>", "[SEP]"), scores=np.array([[9, 1, 3, 9]]), text="so <b>")
+    placed = Attribution(**{**vars(found), "offsets": ((0, 0), (0, 2), (3, 6), (0, 0))})
+    assert highlights.snippet(placed) == "<i class=h3>so</i> <i class=h9>&lt;b&gt;</i>"
 
 
 def test_layers_are_named_as_in_the_paper():

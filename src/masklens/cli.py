@@ -271,6 +271,7 @@ def reproduce(
         list[str] | None,
         typer.Option("--part", help="Do only this part, such as sst2/gradcam; may be repeated."),
     ] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Processes side by side.")] = None,
     device: DeviceOption = None,
     seed: SeedOption = 0,
     limit: LimitOption = None,
@@ -284,7 +285,7 @@ def reproduce(
         "lens": lens,
         "parts": part,
     }
-    options |= {"device": device, "limit": limit}
+    options |= {"jobs": jobs, "device": device, "limit": limit}
     with redirect_stdout(sys.stderr):
         run_section(section, out=out, seed=seed, **options)
         tell(f"wrote {out}")

@@ -88,6 +88,7 @@ def run(
     limit: int | None = None,
     lens: Path | None = None,
     parts: Sequence[str] | None = None,
+    jobs: int = 1,
     seed: int = 0,
     tell: Callable[[str], None] = print,
 ) -> None:
@@ -99,6 +100,7 @@ def run(
         limit: use at most so many texts of each set (and as many training texts).
         lens: a folder with lenses for the DiffMask row, sst2 and agnews; fitted where it is not given.
         parts: do only these, such as "sst2/gradcam"; the results are written from all parts that are there.
+        jobs: processes side by side, which keeps a GPU busy where a method goes text by text.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     family = model or _family(Path(model_dir), device)
@@ -106,14 +108,47 @@ def run(
         Study(Path(model_dir), Path(data), Path(out), family, name, device, limit, lens, seed)
         for name in DATASETS
     ]
-    _check_parts(parts)
-    with _fast_products(device):
-        for study in studies:
-            for part in PARTS:
-                if parts is None or f"{study.dataset}/{part}" in parts:
-                    _do(study, part, tell)
+    chains = _chains(studies, parts)
+    if jobs == 1:
+        for chain in chains:
+            _do_all(*chain, tell)
+    else:
+        _side_by_side(chains, jobs)
     command = _command(family, limit, seed)
     saliency_report.write(Path(out), family, {s.dataset: s.done() for s in studies}, command)
+
+
+Chain = tuple["Study", tuple[str, ...]]
+"""parts of a study that have to be done one after the other"""
+
+
+def _chains(studies: Sequence[Study], parts: Sequence[str] | None) -> list[Chain]:
+    """What is to be done, the costly data set first."""
+    known = [f"{dataset}/{part}" for dataset in DATASETS for part in PARTS]
+    unknown = [part for part in parts or () if part not in known]
+    if unknown:
+        raise MethodError(f"no part {unknown[0]!r}; there are {', '.join(known)}")
+    chains = []
+    for study in reversed(studies):
+        for some in (PARTS[:2], *([part] for part in PARTS[2:])):
+            wanted = tuple(p for p in some if parts is None or f"{study.dataset}/{p}" in parts)
+            chains.append((study, wanted))
+    return [chain for chain in chains if chain[1]]
+
+
+def _side_by_side(chains: Sequence[Chain], jobs: int) -> None:
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(_do_all, *chain) for chain in chains]):
+            done.result()
+
+
+def _do_all(study: Study, parts: Sequence[str], tell: Callable[[str], None] = print) -> None:
+    with _fast_products(study.device):
+        for part in parts:
+            _do(study, part, tell)
 
 
 def _family(model_dir: Path, device: str) -> str:
@@ -121,13 +156,6 @@ def _family(model_dir: Path, device: str) -> str:
     if not there:
         raise FileError(f"{model_dir} has neither {' nor '.join(f'{name}-sst2' for name in FAMILIES)}")
     return there[-1] if device == "cpu" else there[0]
-
-
-def _check_parts(parts: Sequence[str] | None) -> None:
-    known = [f"{dataset}/{part}" for dataset in DATASETS for part in PARTS]
-    unknown = [part for part in parts or () if part not in known]
-    if unknown:
-        raise MethodError(f"no part {unknown[0]!r}; there are {', '.join(known)}")
 
 
 class _fast_products:
@@ -180,8 +208,14 @@ class Study:
     lens: Path | None
     seed: int
 
+    @property
+    def folder(self) -> Path:
+        """Where this study's parts are; those of another seed or limit are others."""
+        limit = "" if self.limit is None else f"-first{self.limit}"
+        return self.out / "parts" / f"{self.family}-{self.dataset}-seed{self.seed}{limit}"
+
     def path(self, part: str) -> Path:
-        return self.out / "parts" / f"{self.family}-{self.dataset}-{part}.json"
+        return self.folder / f"{part}.json"
 
     def read(self, part: str) -> Any:
         if not self.path(part).exists():
@@ -289,8 +323,7 @@ def _diffmask(study: Study, part: str) -> dict[str, Any]:
 def _lens(study: Study) -> Any:
     from ..methods.diffmask import DiffMask
 
-    own = study.out / "lenses" / f"{study.family}-{study.dataset}"
-    folder = study.lens / study.dataset if study.lens else own
+    folder = study.lens / study.dataset if study.lens else study.folder / "lens"
     if study.lens or (folder / "lens.json").exists():
         return DiffMask.from_pretrained(folder, study.subject)
     texts = study.train.sample(min(LENS_TEXTS, 4 * (study.limit or LENS_TEXTS)), study.seed).texts
