@@ -58,6 +58,9 @@ def _sst2(path: Path) -> Labelled:
 def _opened(path: Path) -> Iterator[TextIO]:
     if not path.exists():
         raise FileError(f"no file {path}; --data is the folder that holds sst2/ and agnews/")
-    opener = lzma.open if path.suffix == ".xz" else open
-    with opener(path, "rt", encoding="utf-8", newline="") as lines:  # type: ignore[operator]
+    if path.suffix == ".xz":
+        lines: TextIO = lzma.open(path, "rt", encoding="utf-8", newline="")
+    else:
+        lines = path.open(encoding="utf-8", newline="")
+    with lines:
         yield lines
