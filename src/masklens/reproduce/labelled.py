@@ -59,8 +59,8 @@ def _opened(path: Path) -> Iterator[TextIO]:
     if not path.exists():
         raise FileError(f"no file {path}; --data is the folder that holds sst2/ and agnews/")
     if path.suffix == ".xz":
-        lines: TextIO = lzma.open(path, "rt", encoding="utf-8", newline="")
+        with lzma.open(path, "rt", encoding="utf-8", newline="") as lines:
+            yield lines
     else:
-        lines = path.open(encoding="utf-8", newline="")
-    with lines:
-        yield lines
+        with path.open(encoding="utf-8", newline="") as lines:
+            yield lines
