@@ -168,14 +168,14 @@ def _passing(module: nn.Module, calls: Mapping[int | None, int]) -> Iterator[Non
         state = args[0] if args else next(iter(kwargs.values()))
         return state if length == 0 else (state, *[None] * (length - 1))
 
-    module.forward = forward  # type: ignore[method-assign]
+    module.forward = forward
     try:
         yield
     finally:
         if own is None:
             del module.forward
         else:
-            module.forward = own  # type: ignore[method-assign]
+            module.forward = own
 
 
 @contextmanager
