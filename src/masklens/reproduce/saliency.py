@@ -295,13 +295,13 @@ def _decoded(study: Study, part: str) -> dict[str, Any]:
         if row["site"] == site:
             row["seconds"] = alone.seconds
     _write_page(study, alone)
-    return _part(study, part, alone, rows)
+    return _part(study, part, rows, lambda texts: study.decode(texts, tau, [site]))
 
 
 def _gradcam(study: Study, part: str) -> dict[str, Any]:
     """Grad-CAM at layer 0, the input of the first block."""
     found = study.explain(part, study.test.texts, sites=[1])
-    return _part(study, part, found, [_measured(study, found, 1, f"{part}@1", found.seconds)])
+    return {"rows": [_measured(study, found, 1, f"{part}@1", found.seconds)]}
 
 
 def _competitor(study: Study, part: str) -> dict[str, Any]:
@@ -309,7 +309,8 @@ def _competitor(study: Study, part: str) -> dict[str, Any]:
     if part in COSTLY and study.dataset == "agnews":
         texts = texts[:COSTLY_TEXTS]
     found = study.explain(part, texts)
-    return _part(study, part, found, [_measured(study, found, None, part, found.seconds)])
+    row = _measured(study, found, None, part, found.seconds)
+    return _part(study, part, [row], lambda texts: study.explain(part, texts))
 
 
 def _diffmask(study: Study, part: str) -> dict[str, Any]:
@@ -317,7 +318,7 @@ def _diffmask(study: Study, part: str) -> dict[str, Any]:
     lens = _lens(study)
     found = study.explain(part, study.test.texts, lens=lens, sites=lens.sites[-1:])
     measured = _measured(study, found, None, part, found.seconds)
-    return _part(study, part, found, [measured | {"diagnostics": [d._asdict() for d in lens.diagnostics]}])
+    return {"rows": [measured | {"diagnostics": [d._asdict() for d in lens.diagnostics]}]}
 
 
 def _lens(study: Study) -> Any:
@@ -388,26 +389,33 @@ def _first(study: Study, count: int) -> Views:
 
 
 def _part(
-    study: Study, part: str, found: Sequence[Attribution], rows: Iterable[dict[str, Any]]
+    study: Study,
+    part: str,
+    rows: Iterable[dict[str, Any]],
+    explainer: Callable[[Sequence[str]], Sequence[Attribution]],
 ) -> dict[str, Any]:
     """A part's rows, and its highlights of the paper's examples."""
     wanted = part in EXAMPLE_METHODS[study.dataset] or part == "decoded_gradcam"
-    return {"rows": list(rows), "examples": _examples(study, found) if wanted else []}
+    return {"rows": list(rows), "examples": _examples(study, explainer) if wanted else []}
 
 
-def _examples(study: Study, found: Sequence[Attribution]) -> list[dict[str, Any]]:
-    """The texts of Appendix A.5 that are among the explained ones, with the probability of the prediction."""
-    starts = tuple(" ".join(start.split()) for start in EXAMPLES[study.dataset])
-    chosen = [i for i, a in enumerate(found) if " ".join(str(a.text).split()).startswith(starts)]
-    probabilities = study.views.whole().probability
+def _examples(
+    study: Study, explainer: Callable[[Sequence[str]], Sequence[Attribution]]
+) -> list[dict[str, Any]]:
+    """The texts of Appendix A.5, with the probability of the prediction."""
+    everything = read_test(study.data, study.dataset).texts
+    texts = [text for text in everything if " ".join(text.split()).startswith(EXAMPLES[study.dataset])]
+    if not texts:
+        return []
+    probabilities = Views(study.subject, texts).whole().probability
     return [
         {
-            "text": found[i].text,
-            "prediction": found[i].prediction,
-            "probability": float(probabilities[i]),
-            "html": snippet(found[i]),
+            "text": found.text,
+            "prediction": found.prediction,
+            "probability": float(probability),
+            "html": snippet(found),
         }
-        for i in chosen
+        for found, probability in zip(explainer(texts), probabilities, strict=True)
     ]
 
 
