@@ -1,15 +1,15 @@
 """Metrics on a model that can be worked out by hand, and against slow second implementations."""
 
 import numpy as np
-import planted
 import pytest
-from planted import sigmoid
 
+import planted
 import tiny
 from masklens.errors import MethodError
 from masklens.evaluation import faithfulness
 from masklens.evaluation.ranking import Ranking, random_rankings, rank, score_matrix
 from masklens.evaluation.views import Views
+from planted import sigmoid
 
 TEXT = "fast dull plot enjoyable ."  # logit 2 - 3 + 0.5 + 1 = 0.5: good
 
@@ -138,7 +138,7 @@ def test_random_orders_do_not_depend_on_other_texts(bert):
 
 
 def test_scores_over_words_are_carried_to_tokens(bert):
-    text = tiny.SENTENCES[4]
+    text = "the unfunniest plots of actingly"
     scores = {token: float(i) for i, token in enumerate(dict.fromkeys(bert.encode([text]).tokens[0]))}
     words = planted.attribution(bert, text, scores).words()
     assert len(words.tokens) < len(bert.encode([text]).tokens[0])

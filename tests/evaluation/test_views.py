@@ -1,10 +1,10 @@
 """What is hidden is not computed, and it makes no difference."""
 
 import numpy as np
-import planted
 import pytest
 import torch
 
+import planted
 import tiny
 from masklens.errors import MethodError, ModelError
 from masklens.evaluation.views import Baseline, Views
@@ -120,6 +120,12 @@ def test_drop_is_the_shorter_text():
     assert views.read([0], keep).probability[0] == pytest.approx(float(expected), abs=1e-5)
     masked = Views(made, ["a fast plot ."]).read([0], keep).probability[0]
     assert masked != pytest.approx(float(expected), abs=1e-5), "the places of the tokens make no difference"
+
+
+@pytest.mark.parametrize(("family", "head"), [("bert", "qa"), ("bert", "mlm"), ("gpt2", "causal")])
+def test_tokens_cannot_be_dropped_where_positions_are_read(family, head):
+    with pytest.raises(MethodError, match="replace='mask'"):
+        Views(tiny.subject(family, head), tiny.texts(family, head)[:1], how="drop")
 
 
 def test_a_baseline_takes_the_place_of_the_word_embedding(bert):

@@ -91,6 +91,8 @@ class Views:
         self.target = task.resolve(None if targets is None else list(targets), whole, self.batch)
         self.gold = None if labels is None else task.resolve(list(labels), whole, self.batch)
         self._remember_whole()
+        if self.how == "drop":
+            self._check_dropping()
         self.packed = self.how == "drop" or (self.how == "mask" and pack and self._packing_is_exact())
 
     def __len__(self) -> int:
@@ -263,6 +265,17 @@ class Views:
         if narrow.shape == shortest.shape or "attention_mask" not in shortest.inputs:
             return False
         return self.subject.run(narrow).output.shape == self.subject.run(shortest).output.shape
+
+    @torch.no_grad()
+    def _check_dropping(self) -> None:
+        """Dropped tokens move the others: a task that reads certain positions cannot be asked then."""
+        keep = self.batch.valid[:1] & ~torch.from_numpy(self.removable[:1]).to(self.batch.valid.device)
+        shape = None if self.batch.marks else self._visible([0], keep)[1].shape[1:]
+        if shape != self.reference.shape[1:]:
+            raise MethodError(
+                f"tokens cannot be dropped for {type(self.subject.task).__name__}, which reads positions; "
+                f"give replace='mask'"
+            )
 
     @torch.no_grad()
     def _packing_is_exact(self) -> bool:
