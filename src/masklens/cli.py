@@ -170,9 +170,7 @@ def fit(
         Literal["inputs", "states"], typer.Option("--over", help="What the masks are over.")
     ] = "inputs",
     margin: Annotated[float, typer.Option("--margin", help="The divergence the masks may cause.")] = 0.1,
-    max_steps: Annotated[
-        int | None, typer.Option("--max-steps", min=1, help="Stop here at the latest.")
-    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of training.")] = None,
     column: ColumnOption = None,
     device: DeviceOption = None,
     seed: SeedOption = 0,
@@ -184,8 +182,10 @@ def fit(
         texts = gather([], data, column, limit)
         subject = masklens.Subject.from_pretrained(model, device=device)
         tell(f"fitting masks over {over} on {len(texts)} texts")
-        steps = {} if max_steps is None else {"max_steps": max_steps}
-        lens = masklens.DiffMask.fit(subject, texts, over=over, margin=margin, seed=seed, **steps)
+        settings: dict[str, Any] = {} if steps is None else {"steps": steps}
+        lens = masklens.DiffMask.fit(
+            subject, texts, over, margin, seed, folder=out / "training", show_progress=True, **settings
+        )
         lens.save_pretrained(out)
         tell(f"wrote {out}")
     show(diagnostics(lens), as_json)
@@ -354,7 +354,7 @@ def read_target(target: str | None) -> str | int | None:
 
 def diagnostics(lens: DiffMask) -> list[dict[str, Any]]:
     """The lens's held-out measurements, one row a site."""
-    return [dict(row) for row in lens.diagnostics]
+    return [row._asdict() for row in lens.diagnostics]
 
 
 def draw(attributions: Iterable[Attribution]) -> None:

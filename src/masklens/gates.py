@@ -8,6 +8,7 @@ at 0 (De Cao et al. 2020, appendix B; Louizos et al. 2018). With zeta = 1 there 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -54,12 +55,12 @@ class HardConcrete(Distribution):
         """beta ln(-gamma/zeta): where the stretched variable crosses 0, on the scale of the logits."""
         return self.temperature * math.log(-self.gamma / self.zeta)
 
-    def rsample(self, sample_shape: torch.Size = torch.Size(), uniform: Tensor | None = None) -> Tensor:  # noqa: B008
+    def rsample(self, sample_shape: Sequence[int] = (), uniform: Tensor | None = None) -> Tensor:
         """A sample that gradients pass through; `uniform` may give the noise in (0, 1)."""
         location = self._location
         if uniform is None:
             uniform = torch.rand(
-                self._extended_shape(sample_shape), dtype=location.dtype, device=location.device
+                self._extended_shape(torch.Size(sample_shape)), dtype=location.dtype, device=location.device
             )
         tiny = torch.finfo(location.dtype).tiny
         below_one = 1 - torch.finfo(location.dtype).eps / 2

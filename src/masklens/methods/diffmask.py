@@ -319,8 +319,8 @@ def diffmask(
     if lens is not None:
         return _with_lens(request, lens)
     warnings.warn(
-        "diffmask without lens= learns masks for each text alone: slow, and prone to drop what the model uses; "
-        "fit a lens with masklens.DiffMask.fit",
+        "diffmask without lens= learns masks for each text alone: slow, and prone to drop what the model "
+        "uses; fit a lens with masklens.DiffMask.fit",
         stacklevel=2,
     )
     masks = [
