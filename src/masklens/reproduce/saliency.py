@@ -226,6 +226,10 @@ class Study:
         """The parts that are there."""
         return {part: self.read(part) for part in PARTS if self.path(part).exists()}
 
+    @property
+    def device_name(self) -> str:
+        return torch.cuda.get_device_name() if self.device.startswith("cuda") else self.device
+
     @cached_property
     def subject(self) -> Subject:
         return Subject.from_pretrained(
@@ -373,6 +377,7 @@ def _measured(
     """Games and word overlap of attributions of the first test texts."""
     views = study.views if len(found) == len(study.views) else _first(study, len(found))
     row: dict[str, Any] = {"name": name, "site": site, "texts": len(found), "seconds": seconds}
+    row["device"] = study.device_name
     for game, played in _games(views, rank(views, found, site)).items():
         row |= _area(game, played)
     words = class_words(found, study.rarity, site)

@@ -136,8 +136,9 @@ def summary(family: str, found: Mapping[str, Parts], results: Mapping[str, Any],
 
 def _areas(dataset: str, parts: Parts) -> list[str]:
     rows, chosen = rows_of(parts), chosen_row(parts)
+    devices = sorted({row["device"] for row in rows.values() if "device" in row})
     lines = [
-        "| explainer | revealing | hiding | paper | seconds | texts |",
+        f"| explainer | revealing | hiding | paper | seconds ({', '.join(devices)}) | texts |",
         "|---|---|---|---|---|---|",
     ]
     for name, row in rows.items():
