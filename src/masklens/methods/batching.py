@@ -26,9 +26,14 @@ def rows_at_once(batch: Batch, width: int, internal_batch_size: int | None) -> i
     return internal_batch_size
 
 
+def even(count: int, limit: int) -> int:
+    """The chunk size, at most `limit`, that cuts `count` into equal chunks; a small last one is slow."""
+    return max(1, -(-count // max(1, -(-count // limit))))
+
+
 def pairs(examples: int, steps: int, limit: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Every (example, step) pair, an example's steps together, at most `limit` pairs at a time."""
-    for index in torch.arange(examples * steps).split(limit):
+    for index in torch.arange(examples * steps).split(even(examples * steps, limit)):
         yield index // steps, index % steps
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import MethodError
 from . import Request, register
 from .baselines import absent_state
-from .batching import by_length, rows_at_once
+from .batching import by_length, even, rows_at_once
 from .gradient import check_count
 from .recurrent import MOST_TOKENS, Recurrence, find_recurrence, members, read
 
@@ -226,7 +226,7 @@ def _judge(
     fixed = ~request.batch.valid | request.batch.special
     found = []
     size = rows_at_once(request.batch, state.shape[-1], rule.internal_batch_size)
-    for part in _slices(len(rows), size):
+    for part in _slices(len(rows), even(len(rows), size)):
         some = rows[part]
         keep = fixed[some]
         for row, kept in zip(keep, sets[part], strict=True):

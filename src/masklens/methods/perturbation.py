@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..errors import MethodError
 from . import Request, register
 from .baselines import absent_state, mask_or_zero
-from .batching import by_length, one_by_one, rows_at_once
+from .batching import by_length, even, one_by_one, rows_at_once
 from .gradient import check_count
 
 
@@ -38,7 +38,8 @@ class Game:
     def scores(self, rows: Tensor, keep: Tensor) -> Tensor:
         """The target's score for the texts `rows` with `keep` (rows, tokens) bool: (rows,)."""
         request, found = self.request, []
-        for some, kept in zip(rows.split(self.rows_at_once), keep.split(self.rows_at_once), strict=True):
+        size = even(len(rows), self.rows_at_once)
+        for some, kept in zip(rows.split(size), keep.split(size), strict=True):
             edited = torch.where(kept[:, :, None], self.state[some], self.baseline[some])
             output = request.subject.run(
                 request.batch.take(some.tolist()), replace={self.site: edited}
