@@ -50,6 +50,8 @@ class Settings:
     batch_size: int = 128
     lr: float = 1e-3
     baseline_lr: float = 1e-3
+    centered: bool = True
+    """RMSprop with the variance of the gradient rather than its square; without noise it takes giant steps"""
     warmup: int = 100
     clip: float = 1.0
     """largest gradient norm"""
@@ -129,8 +131,8 @@ class Objective(Protocol):
     def worst(self) -> list[float]:
         """The held-out divergence of each group when everything is dropped."""
 
-    def parameters_of(self, group: int) -> list[nn.Parameter]:
-        """What to put back when this group has collapsed."""
+    def weights_of(self, group: int) -> list[Tensor]:
+        """What belongs to this group alone: to be kept while it is good, and put back if it collapses."""
 
 
 def kept_cost(terms: Terms, settings: Settings, sharpening: bool) -> Tensor:
@@ -188,12 +190,7 @@ class Training:
         self.history: list[dict[str, Any]] = []
         self.events: list[str] = []
         self.worst = objective.worst()
-        self._good: dict[int, list[Tensor]] = {g: self._copy(g) for g in self._watched}
-
-    @property
-    def _watched(self) -> range:
-        """Groups that can be put back: those with parameters of their own."""
-        return range(self.objective.groups if self.objective.parameters_of(0) else 0)
+        self._good = {group: self._copy(group) for group in range(objective.groups)}
 
     def run(self, show_progress: bool = False) -> list[Diagnostic]:
         """Train to the last step or to convergence; returns the diagnostics of the end."""
@@ -247,7 +244,7 @@ class Training:
     def _evaluate(self) -> list[Diagnostic]:
         """Judge, remember good weights, put back what collapsed, write a checkpoint."""
         found = self.objective.diagnose(self.multipliers.values.tolist())
-        for group, d in enumerate(found if self._watched else []):
+        for group, d in enumerate(found):
             if d.ok:
                 self._good[group] = self._copy(group)
             elif self._collapsed(group, d.divergence) and self._stuck(group):
@@ -267,10 +264,7 @@ class Training:
         return bool(before) and self._collapsed(group, before[0])
 
     def _put_back(self, group: int, d: Diagnostic) -> None:
-        with torch.no_grad():
-            for p, good in zip(self.objective.parameters_of(group), self._good[group], strict=True):
-                p.copy_(good)
-                self.optimizer.state.pop(p, None)
+        self.restore(group)
         raised = max(2 * float(self.multipliers.values[group]), 2 * self.settings.floor)
         self.multipliers.values[group] = min(raised, self.settings.multiplier_max)
         self.events.append(
@@ -278,8 +272,15 @@ class Training:
             f"{d.kept:.0%} kept); put back to its last good weights"
         )
 
+    @torch.no_grad()
+    def restore(self, group: int) -> None:
+        """Go back to the group's last weights within its margin; at first, to where it began."""
+        for weight, good in zip(self.objective.weights_of(group), self._good[group], strict=True):
+            weight.copy_(good)
+            self.optimizer.state.pop(weight, None)
+
     def _copy(self, group: int) -> list[Tensor]:
-        return [p.detach().clone() for p in self.objective.parameters_of(group)]
+        return [weight.detach().clone() for weight in self.objective.weights_of(group)]
 
     def _converged(self) -> bool:
         """No sparser solution within all margins for `patience` evaluations of the sharpening stage."""
@@ -338,7 +339,7 @@ class Training:
 
 
 def _optimizer(module: nn.Module, settings: Settings) -> torch.optim.Optimizer:
-    """Centered RMSprop, as in the paper; baselines have a rate of their own."""
+    """RMSprop, centered by default as in the paper; baselines have a rate of their own."""
     learned = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     baselines = [p for name, p in learned if name.startswith("baselines")]
     others = [p for name, p in learned if not name.startswith("baselines")]
@@ -347,7 +348,7 @@ def _optimizer(module: nn.Module, settings: Settings) -> torch.optim.Optimizer:
         for params, rate in ((others, settings.lr), (baselines, settings.baseline_lr))
         if params
     ]
-    return torch.optim.RMSprop(groups, centered=True)
+    return torch.optim.RMSprop(groups, centered=settings.centered)
 
 
 def _feasible_cost(rows: Sequence[Mapping[str, Any]]) -> float:

@@ -99,7 +99,7 @@ class LensObjective:
         self.groups = len(probe.rows)
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
 
-    def parameters_of(self, group: int) -> list[nn.Parameter]:
+    def weights_of(self, group: int) -> list[Tensor]:
         return list(self.module.gate(group).parameters())
 
     def terms(self, step: int, rank: int, world: int) -> Terms:
@@ -237,25 +237,40 @@ class TextObjective:
         subject: Subject,
         batch: Batch,
         site: int,
+        margin: float,
         noise: Iterator[Tensor],
         baseline: Tensor,
         learn_baseline: bool,
     ) -> None:
         self.subject, self.batch, self.site, self.noise = subject, batch, site, noise
+        self.margin = margin
         self.reference, states = subject.states(batch, [site])
         self.state = states[site].detach()
         self.groups = len(batch)
         start = baseline.to(self.state).expand_as(self.state)[:, :1].float()
         self.module = FreeMasks(len(batch), batch.shape[1], start, learn_baseline).to(self.state.device)
 
-    def parameters_of(self, group: int) -> list[nn.Parameter]:
-        return []
+    def weights_of(self, group: int) -> list[Tensor]:
+        return [self.module.values[group]]
 
+    @torch.no_grad()
     def diagnose(self, multipliers: Sequence[float]) -> list[Diagnostic]:
-        return []
+        """How each text does with hard gates; the text itself stands in for held-out data."""
+        keep = (self.keep_probability() > 0.5).float()
+        divergence, agrees = self._judge(keep)
+        share = (keep * self.batch.valid).sum(1) / self.batch.valid.sum(1)
+        found = zip(divergence.tolist(), share.tolist(), agrees.tolist(), multipliers, strict=True)
+        return [Diagnostic(self.site, d, k, a, m, d <= self.margin) for d, k, a, m in found]
 
+    @torch.no_grad()
     def worst(self) -> list[float]:
-        return []
+        return self._judge(torch.zeros(self.batch.shape, device=self.state.device))[0].tolist()
+
+    def _judge(self, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """Divergence and agreement of each text under given gates."""
+        output = self.output(keep)
+        agrees = self.subject.task.agrees(self.reference, output, self.batch)
+        return self.subject.task.divergence(self.reference, output), agrees.float()
 
     def terms(self, step: int, rank: int, world: int) -> Terms:
         gate = HardConcrete(self.module.logits(), validate_args=False)
@@ -267,10 +282,13 @@ class TextObjective:
         """P(kept), (examples, tokens)"""
         return HardConcrete(self.module.logits(), validate_args=False).prob_nonzero()
 
+    def output(self, keep: Tensor) -> Tensor:
+        """The output when the states are mixed by `keep` (examples, tokens)."""
+        return edited_run(self.subject, self.batch, self.site, self.state, keep, self.module.baselines[0])
+
     def divergence(self, keep: Tensor) -> Tensor:
-        """(examples,): what the output moves when the states are mixed by `keep` (examples, tokens)."""
-        output = edited_run(self.subject, self.batch, self.site, self.state, keep, self.module.baselines[0])
-        return self.subject.task.divergence(self.reference, output)
+        """(examples,)"""
+        return self.subject.task.divergence(self.reference, self.output(keep))
 
     @property
     def _groups(self) -> Tensor:
@@ -294,7 +312,8 @@ class ReinforceObjective(TextObjective):
         logits = self.module.logits()
         keep = (next(self.noise)[..., 0] < logits.sigmoid()).float()
         with torch.no_grad():
-            found = self.divergence(keep)
+            # to 4 digits: what float32 adds beyond depends on the batch, and the optimiser would follow it
+            found = self.divergence(keep).round(decimals=4)
             before = found if self.average is None else self.average
             self.average = self.DECAY * before + (1 - self.DECAY) * found
         each = -nn.functional.binary_cross_entropy_with_logits(logits, keep, reduction="none")

@@ -155,7 +155,7 @@ def test_reinforce_estimates_the_gradient_of_the_divergence():
     batch = subject.encode(["17"])
     generator = torch.Generator().manual_seed(0)
     noise = iter(lambda: torch.rand(1, 2, 1, generator=generator), None)
-    made = ReinforceObjective(subject, batch, 0, noise, torch.zeros(6), False)
+    made = ReinforceObjective(subject, batch, 0, 0.1, noise, torch.zeros(6), False)
     with torch.no_grad():
         made.module.values.fill_(0.3)
     total = torch.zeros(1, 2)

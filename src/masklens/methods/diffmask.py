@@ -302,7 +302,7 @@ Masks over {lens.over}, for {type(lens.subject.module).__name__}. Judged on held
     needs="a fitted lens (lens=), or time",
     merge="max",
     exempt={"zero_effect": "keep probabilities of a model without effect all go to 0 but never reach it"},
-    quick={"steps": 60, "lr": 0.3},
+    quick={"steps": 200, "lr": 0.1},
 )
 def diffmask(
     request: Request,
@@ -375,21 +375,31 @@ def _free_masks(
     request.note(state.output)
     default = mask_or_zero(request) if learn_baseline else "zero"
     baseline = absent_state(request, site, state.states[site], default)
-    made = objective(
-        request.subject, request.batch, site, request.draws(1, torch.rand), baseline, learn_baseline
-    )
+    noise = request.draws(1, torch.rand)
+    made = objective(request.subject, request.batch, site, margin, noise, baseline, learn_baseline)
     settings = Settings(
         margin=margin,
         steps=steps,
         lr=lr,
         baseline_lr=lr / 10,
+        centered=False,
         warmup=0,
         warm_until=0.0,
         clip=0.0,
         shared=False,
+        evaluate_every=25,
         seed=request.seed,
     )
     with torch.enable_grad():
-        Training(made, settings).run()
-    keep = made.keep_probability().detach()
-    return torch.where(request.batch.valid, keep, 0.0)
+        training = Training(made, settings)
+        training.run()
+    _within_margin(request, training, site)
+    return torch.where(request.batch.valid, made.keep_probability().detach(), 0.0)
+
+
+def _within_margin(request: Request, training: Training, site: int) -> None:
+    """Texts that end over the margin go back to their last masks within it; the record says so."""
+    for i, d in enumerate(training.objective.diagnose(training.multipliers.values.tolist())):
+        if not d.ok:
+            training.restore(i)
+            request.notes.setdefault(i, {})[f"restored@{site}"] = True
