@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import tiny
+from restored import snapshot
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,23 +59,6 @@ def unchanged():
             assert before[name] == now[name], f"{name} changed"
 
     return check
-
-
-def snapshot(module: nn.Module) -> dict[str, Any]:
-    """Everything about a module that an explanation must leave alone."""
-    modules, parameters = list(module.named_modules()), list(module.named_parameters())
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return {
-        "hooks": {f"{n}{kind}": list(getattr(m, kind)) for n, m in modules for kind in hooks},
-        "mode": {n: m.training for n, m in modules},
-        "attributes": {n: sorted(m.__dict__) for n, m in modules},
-        "requires_grad": {n: p.requires_grad for n, p in parameters},
-        "gradients": {n: p.grad is None for n, p in parameters},
-        "weights": {
-            n: (p.shape, float(p.detach().float().sum())) for n, p in parameters if p.device.type != "meta"
-        },
-        "attention": getattr(getattr(module, "config", None), "_attn_implementation", None),
-    }
 
 
 @pytest.fixture(scope="session")

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 import tiny
-from conftest import snapshot
 from masklens import explain
 from masklens.errors import MethodError, ModelError
 from masklens.methods import METHODS, Method, Request, load_all
+from restored import snapshot
 
 load_all()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import planted
+import sevens
 from masklens.errors import TrainingError
 from masklens.lagrangian import Multipliers, Settings, Terms, Training, kept_cost
 from masklens.objectives import FrozenTexts, LensObjective
@@ -20,10 +20,10 @@ QUICK = Settings(margin=0.05, steps=40, batch_size=16, evaluate_every=10, lr=1e-
 
 
 def objective(settings=QUICK, over="states"):
-    subject = planted.subject()
+    subject = sevens.subject()
     torch.manual_seed(settings.seed)
-    train = FrozenTexts(subject, planted.texts(64), subject.sites, 10**9)
-    held = FrozenTexts(subject, planted.texts(32, seed=1), subject.sites, 10**9)
+    train = FrozenTexts(subject, sevens.texts(64), subject.sites, 10**9)
+    held = FrozenTexts(subject, sevens.texts(32, seed=1), subject.sites, 10**9)
     probe = Probe(rows_for(over, subject.sites), train.widths, over == "inputs", hidden=8)
     return LensObjective(subject, probe, train, held, settings)
 

@@ -18,8 +18,8 @@ The multipliers decide success, so they are designed rather than left to an opti
 - **Recovery.** A group whose held-out divergence stays near that of dropping everything has collapsed: it is
   put back to its last good weights with a larger multiplier, and the event is reported.
 
-After the last step a lens settles (`LensObjective.settle`): gates are opened until every site keeps its margin
-on validation data.
+After the last step a lens settles (`LensObjective.settle`): gates are opened until every site keeps its
+margin on validation data.
 """
 
 from __future__ import annotations

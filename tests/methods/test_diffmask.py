@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import masklens as ml
-import planted
+import sevens
 from masklens.errors import LensError, MethodError, TrainingError
 from masklens.methods.diffmask import DiffMask
 from masklens.objectives import TextObjective
@@ -18,7 +18,7 @@ FIT = {"steps": 600, "lr": 1e-2, "batch_size": 64, "margin": 0.05, "hidden": 16}
 
 @pytest.fixture(scope="module")
 def lens():
-    return DiffMask.fit(planted.subject(), planted.texts(400), over="states", **FIT)
+    return DiffMask.fit(sevens.subject(), sevens.texts(400), over="states", **FIT)
 
 
 def test_a_lens_keeps_the_decisive_digit_and_nothing_else(lens):
@@ -29,7 +29,7 @@ def test_a_lens_keeps_the_decisive_digit_and_nothing_else(lens):
 
 
 def test_masks_over_inputs_do_not_grow_with_depth():
-    found = DiffMask.fit(planted.subject(), planted.texts(400), over="inputs", **FIT)
+    found = DiffMask.fit(sevens.subject(), sevens.texts(400), over="inputs", **FIT)
     assert all(d.ok for d in found.diagnostics)
     a = found.explain("17342")[0]
     assert (a.scores[1] <= a.scores[0] + 1e-6).all()
@@ -38,7 +38,7 @@ def test_masks_over_inputs_do_not_grow_with_depth():
 
 def test_what_a_lens_drops_can_be_dropped(lens):
     """The proof that goes with an explanation: replace what is not kept, and run the model again."""
-    subject, texts = lens.subject, planted.texts(50, seed=3)
+    subject, texts = lens.subject, sevens.texts(50, seed=3)
     batch = subject.encode(texts)
     reference, states = subject.states(batch)
     keep = (lens.keep(states)[1] > 0.5).float()
@@ -55,7 +55,7 @@ def test_the_model_is_left_as_it_was(lens, unchanged):
     module = lens.subject.module
     unchanged(module)
     lens.explain(["17"])
-    DiffMask.fit(lens.subject, planted.texts(40), over="states", **{**FIT, "steps": 5})
+    DiffMask.fit(lens.subject, sevens.texts(40), over="states", **{**FIT, "steps": 5})
     unchanged(module)
 
 
@@ -69,7 +69,7 @@ def test_save_and_load(lens, tmp_path):
 
 def test_save_and_load_of_every_form(tmp_path):
     for i, over in enumerate(("inputs", [(0, 1)])):
-        made = DiffMask.fit(planted.subject(), planted.texts(40), over=over, **{**FIT, "steps": 5})
+        made = DiffMask.fit(sevens.subject(), sevens.texts(40), over=over, **{**FIT, "steps": 5})
         made.save_pretrained(tmp_path / str(i))
         again = DiffMask.from_pretrained(tmp_path / str(i), made.subject)
         assert again.explain("17342") == made.explain("17342")
@@ -77,7 +77,7 @@ def test_save_and_load_of_every_form(tmp_path):
 
 def test_a_lens_refuses_another_model(lens, tmp_path):
     lens.save_pretrained(tmp_path)
-    other = planted.subject()
+    other = sevens.subject()
     with torch.no_grad():
         other.module.embed.weight.mul_(1.5)
     with pytest.raises(LensError, match="fitted on another model"):
@@ -89,41 +89,41 @@ def test_a_lens_refuses_another_model(lens, tmp_path):
 
 
 def test_what_fit_refuses():
-    subject = planted.subject()
+    subject = sevens.subject()
     with pytest.raises(TrainingError, match="no setting 'stepz'"):
-        DiffMask.fit(subject, planted.texts(20), stepz=3)
+        DiffMask.fit(subject, sevens.texts(20), stepz=3)
     with pytest.raises(TrainingError, match="margin is 0"):
-        DiffMask.fit(subject, planted.texts(20), margin=0)
+        DiffMask.fit(subject, sevens.texts(20), margin=0)
     with pytest.raises(TrainingError, match="too few"):
         DiffMask.fit(subject, ["7"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = DiffMask.fit(subject, planted.texts(20), sites=[1], over="states", steps=2)
+        made = DiffMask.fit(subject, sevens.texts(20), sites=[1], over="states", steps=2)
     with pytest.raises(MethodError, match="no site 0"):
         made.explain("17", sites=[0])
 
 
 def test_few_texts_get_a_warning():
     with pytest.warns(UserWarning, match="training texts are few"):
-        DiffMask.fit(planted.subject(), planted.texts(20), steps=2)
+        DiffMask.fit(sevens.subject(), sevens.texts(20), steps=2)
 
 
 def test_a_site_over_its_margin_gets_a_warning():
-    made = DiffMask.fit(planted.subject(), planted.texts(20), steps=2)
+    made = DiffMask.fit(sevens.subject(), sevens.texts(20), steps=2)
     made.diagnostics = [made.diagnostics[0]._replace(ok=False)]
     with pytest.warns(UserWarning, match="over their margin"):
         made._warn()
 
 
 def test_a_fixed_baseline_stays():
-    made = DiffMask.fit(planted.subject(), planted.texts(60), learn_baseline=False, **{**FIT, "steps": 20})
-    start = DiffMask.fit(planted.subject(), planted.texts(60), learn_baseline=False, **{**FIT, "steps": 1})
+    made = DiffMask.fit(sevens.subject(), sevens.texts(60), learn_baseline=False, **{**FIT, "steps": 20})
+    start = DiffMask.fit(sevens.subject(), sevens.texts(60), learn_baseline=False, **{**FIT, "steps": 1})
     assert torch.equal(made.probe.baseline(0), start.probe.baseline(0))
 
 
 @pytest.mark.parametrize("method", ["diffmask", "reinforce"])
 def test_single_texts_find_the_decisive_digit(method):
-    found = ml.explain(planted.subject(), ["17342", "90876"], method, sites=[0, 1])
+    found = ml.explain(sevens.subject(), ["17342", "90876"], method, sites=[0, 1])
     for a in found:
         assert [a.tokens[i] for i in a.scores.argmax(1)] == ["7", "7"]
         others = np.delete(a.scores, a.tokens.index("7"), axis=1)
@@ -131,7 +131,7 @@ def test_single_texts_find_the_decisive_digit(method):
 
 
 def test_single_texts_do_not_depend_on_their_batch():
-    subject = planted.subject()
+    subject = sevens.subject()
     together = ml.explain(subject, ["17342", "908767", "1"], "diffmask", steps=50)
     alone = [ml.explain(subject, [t], "diffmask", steps=50)[0] for t in ("17342", "908767", "1")]
     for one, other in zip(together, alone, strict=True):
@@ -140,7 +140,7 @@ def test_single_texts_do_not_depend_on_their_batch():
 
 def test_a_learned_baseline_can_drop_even_the_decisive_digit():
     """Figure 12b: without amortisation a baseline made for one text stands in for all of it."""
-    subject = planted.subject()
+    subject = sevens.subject()
     options = {"steps": 800, "baselines": "zero"}
     learned = ml.explain(subject, ["17342"], "diffmask", learn_baseline=True, **options)[0]
     fixed = ml.explain(subject, ["17342"], "diffmask", learn_baseline=False, **options)[0]
@@ -151,7 +151,7 @@ def test_reinforce_estimates_the_gradient_of_the_divergence():
     """The surrogate's mean gradient over many draws is that of the exact expectation."""
     from masklens.objectives import ReinforceObjective
 
-    subject = planted.subject()
+    subject = sevens.subject()
     batch = subject.encode(["17"])
     generator = torch.Generator().manual_seed(0)
     noise = iter(lambda: torch.rand(1, 2, 1, generator=generator), None)
