@@ -1,0 +1,100 @@
+"""The toy task: its data, its model, its ground truth, and a small run of the whole command."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from masklens.reproduce import digits, toy
+
+
+@pytest.fixture(scope="module")
+def data():
+    return digits.generate(4000, seed=0)
+
+
+def test_the_data_are_as_described(data):
+    lengths = data.valid.sum(1)
+    assert set(lengths.tolist()) == set(range(1, 11))
+    assert (data.query[:, 0] != data.query[:, 1]).all()
+    assert data.in_query.sum() / data.valid.sum() == pytest.approx(0.5, abs=0.02)
+    assert data.label.float().mean() == pytest.approx(0.366, abs=0.03)
+    assert data.in_query.any(1).float().mean() == pytest.approx(0.899, abs=0.02)
+
+
+def test_labels_and_query_positions_counted_slowly(data):
+    for query, row, valid, label, inside in zip(*data, data.in_query, strict=True):
+        seen = [d for d, v in zip(row.tolist(), valid.tolist(), strict=True) if v]
+        n, m = query.tolist()
+        assert label == int(seen.count(n) > seen.count(m))
+        assert inside[: len(seen)].tolist() == [d in (n, m) for d in seen]
+
+
+def test_same_seed_same_data():
+    one, two, other = (digits.generate(50, seed) for seed in (3, 3, 4))
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    assert not torch.equal(one.digits, other.digits)
+
+
+def test_texts_encode_to_the_same_digits(data):
+    part = data.rows(torch.arange(20))
+    batch = digits.encode(part.texts())
+    length = batch.shape[1]
+    assert torch.equal(batch.inputs["digits"], part.digits[:, :length])
+    assert torch.equal(batch.valid, part.valid[:, :length])
+    assert batch.tokens[0] == tuple(
+        str(int(d)) for d, v in zip(part.digits[0], part.valid[0], strict=True) if v
+    )
+
+
+def test_padding_does_not_change_the_model():
+    torch.manual_seed(0)
+    subject = digits.subject_for(digits.DigitCounter())
+    texts = [("8 1", "8 8 3"), ("0 2", "1 2 3 4 5 6 7 8 9 0")]
+    together = subject.states(digits.encode(texts)).output
+    alone = torch.cat([subject.states(digits.encode([text])).output for text in texts])
+    assert torch.allclose(together, alone, atol=1e-6)
+
+
+def test_against_truth_is_the_mean_divergence_from_even():
+    truth = torch.tensor([[True, True, False], [False, False, False], [True, False, False]])
+    scores = np.array([[0.2, 0.6, 0.2], [1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
+    expected = (0.5 * math.log(0.5 / 0.2) + 0.5 * math.log(0.5 / 0.6) + math.log(1 / 0.5)) / 2
+    assert toy.against_truth(scores, truth)["kl"] == pytest.approx(expected)
+    assert toy.against_truth(np.array([[1.0, 0, 0]] * 3), truth)["kl"] is None
+
+
+def test_a_linear_classifier_on_separable_points():
+    x = torch.tensor([[0.0, 0], [0, 1], [5, 0], [5, 1]])
+    y = torch.tensor([0, 0, 1, 1])
+    assert toy._linear(x, y, x, y, 2) == 1.0
+    assert toy._linear(x, y, x, 1 - y, 2) == 0.0
+
+
+def test_the_whole_command_on_a_small_scale(tmp_path, monkeypatch):
+    monkeypatch.setitem(toy.LENS, "steps", 30)
+    for name in ("integrated_gradients", "information_bottleneck", "guan"):
+        monkeypatch.setitem(toy.OPTIONS, name, {**toy.OPTIONS[name], "n_steps": 5})
+    monkeypatch.setitem(toy.OPTIONS, "diffmask", {**toy.OPTIONS["diffmask"], "steps": 5})
+    train = digits.train_model
+    monkeypatch.setattr(toy, "train_model", lambda a, b, seed: train(a, b, seed, epochs=1))
+    toy.run(0, tmp_path, count=700, show_progress=False)
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert set(toy.PAPER) <= set(found["table1"])
+    assert set(found["figure3e"]) == {"conditioned_on_input", "conditioned_on_hidden"}
+    assert 0 <= found["accuracy"] <= 1 and found["seed"] == 0
+    assert "paper D_KL" in (tmp_path / "results.md").read_text()
+    for name in ("figure3", "figure11"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+        assert b"<svg" in (tmp_path / f"{name}.svg").read_bytes()[:2000]
+
+
+@pytest.mark.slow
+def test_the_toy_task_is_solved(tmp_path):
+    found = toy.run(1, tmp_path, show_progress=False)
+    assert found["accuracy"] >= 0.99
+    assert found["table1"]["diffmask"]["kl"] <= 0.004 and found["table1"]["diffmask"]["js"] <= 0.0015
+    assert all(entry["kl"] <= 0.05 for entry in found["figure3e"].values())
+    assert found["table1"]["erasure"]["kl"] is None
