@@ -51,6 +51,18 @@ def test_what_a_lens_drops_can_be_dropped(lens):
     assert subject.task.divergence(reference, worse).mean() > 0.5
 
 
+def test_verify_agrees_with_the_model_run_by_hand(lens):
+    texts = sevens.texts(30, seed=4)
+    proofs = lens.verify(lens.explain(texts))
+    batch = lens.subject.encode(texts)
+    reference, states = lens.subject.states(batch)
+    keep = (lens.keep(states)[1] > 0.5)[..., None]
+    output = lens.subject.run(batch, replace={1: torch.where(keep, states[1], lens.probe.baseline(1))}).output
+    expected = lens.subject.task.divergence(reference, output)
+    assert np.allclose([p.divergence for p in proofs], expected, atol=1e-5)
+    assert all(p.prediction_kept for p in proofs) and np.mean([p.share_removed for p in proofs]) > 0.5
+
+
 def test_the_model_is_left_as_it_was(lens, unchanged):
     module = lens.subject.module
     unchanged(module)

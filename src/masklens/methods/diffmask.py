@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,10 @@ from ..probes import Over, Probe, rows_for
 from ..subject import Subject
 from . import Request, register
 from .baselines import absent_state, mask_or_zero
+
+if TYPE_CHECKING:
+    from ..evaluation.verifying import Verification
+    from ..evaluation.views import Baseline
 
 FEW_TEXTS = 500
 """below this a lens is fitted, with a warning"""
@@ -126,6 +130,21 @@ class DiffMask:
     def keep(self, states: dict[int, Tensor]) -> Tensor:
         """P(kept) at every row: (rows, examples, tokens)."""
         return self.probe.log_keep(states).exp()
+
+    def baseline(self, site: int) -> Baseline:
+        """What replaces the states that are dropped at one of the lens's sites."""
+        from ..evaluation.views import Baseline
+
+        row = self.sites.index(site)
+        return Baseline(self.probe.baseline(row), self.probe.rows[row].edit)
+
+    def verify(
+        self, attributions: Sequence[Attribution], keep: float = 0.5, site: int | None = None
+    ) -> list[Verification]:
+        """Drop what the lens calls unneeded, put its baseline there, and run the model again."""
+        from ..evaluation.verifying import verify
+
+        return verify(self.subject, attributions, keep, replace=self, site=site)
 
     def explain(self, texts: Text | Sequence[Text], **options: Any) -> list[Attribution]:
         """Keep probabilities of every token at every site of the lens; options as in `masklens.explain`."""
