@@ -96,10 +96,11 @@ def test_mix_keeps_and_replaces():
     assert torch.allclose(mixed[0, 2], (state[0, 2] + baseline) / 2)
 
 
-def test_baselines_one_for_votes_else_one_a_row(states):
-    assert len(probe_over("inputs").baselines) == 1
-    assert [len(b) for b in probe_over("states").baselines] == [6, 4, 4]
-    assert not any(b.requires_grad for b in probe_over("states", learn_baseline=False).baselines)
+def test_one_baseline_for_each_edited_site(states):
+    assert list(probe_over("inputs").baselines) == ["0"]
+    assert list(probe_over([(0, 0), (0, 2)]).baselines) == ["0"]
+    assert [len(b) for b in probe_over("states").baselines.values()] == [6, 4, 4]
+    assert not any(b.requires_grad for b in probe_over("states", learn_baseline=False).baselines.values())
 
 
 def test_statistics_standardise_valid_positions(states):

@@ -79,6 +79,17 @@ class Settings:
     mixed_precision: str = "no"
     """"no", "bf16" or "fp16" """
 
+    @property
+    def aim(self) -> float:
+        """The divergence that training holds: a little under the margin, so that held-out data keep it."""
+        return 0.9 * self.margin
+
+    def rate(self, step: int) -> float:
+        """The learning rate as a share of its peak: up over `warmup` steps, down to 0.1 over the last 30%."""
+        up = (step + 1) / max(1, self.warmup)
+        down = 0.1 + 3 * (1 - (step + 1) / self.steps)
+        return min(1.0, up, down)
+
     def warming(self, step: int) -> bool:
         return step < self.warm_until * self.steps
 
@@ -150,6 +161,8 @@ class Multipliers:
 
     CLIP = 10.0
     """a violation counts for at most this many margins"""
+    SHARPENING = 5.0
+    """how much faster they move while sharpening, when the floor keeps them from falling too far"""
 
     def __init__(self, groups: int, settings: Settings, device: torch.device) -> None:
         self.settings = settings
@@ -158,8 +171,9 @@ class Multipliers:
     def update(self, total: Tensor, count: Tensor, sharpening: bool) -> None:
         """From each group's summed divergence and number of examples in the step."""
         s = self.settings
-        violation = (total / count.clamp(min=1) - s.margin).clamp(max=self.CLIP * s.margin)
-        moved = self.values + s.multiplier_lr * torch.where(count > 0, violation, 0.0)
+        violation = (total / count.clamp(min=1) - s.aim).clamp(max=self.CLIP * s.margin)
+        rate = s.multiplier_lr * (self.SHARPENING if sharpening else 1.0)
+        moved = self.values + rate * torch.where(count > 0, violation, 0.0)
         self.values = moved.clamp(s.floor if sharpening else 0.0, s.multiplier_max)
 
 
@@ -207,12 +221,12 @@ class Training:
     def _one_step(self) -> Terms:
         s, accelerator, sharpening = self.settings, self.accelerator, self.settings.sharpening(self.step)
         for group in self.optimizer.param_groups:
-            group["lr"] = group["peak"] * min(1.0, (self.step + 1) / max(1, s.warmup))
+            group["lr"] = group["peak"] * s.rate(self.step)
         with accelerator.autocast():
             terms = self.objective.terms(self.step, accelerator.process_index, accelerator.num_processes)
         cost = kept_cost(terms, s, sharpening)
         weight = self.multipliers.values[terms.group]
-        each = cost + weight * (terms.divergence - s.margin)  # Eq. 3
+        each = cost + weight * (terms.divergence - s.aim)  # Eq. 3
         loss = each.mean() if s.shared else each.sum()
         if not torch.isfinite(loss):
             raise TrainingError(f"the loss is {loss.item()} at step {self.step}; lower lr, or use float32")

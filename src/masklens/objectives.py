@@ -126,18 +126,14 @@ class LensObjective:
     ) -> Tensor:
         """(examples,): each example edited as its row says; examples edited at one site run together."""
         rows = self.module.rows
-        baselines = torch.nn.utils.rnn.pad_sequence(
-            [self.module.baseline(i) for i in range(self.groups)], batch_first=True
-        )  # (rows, widest)
         parts, order = [], []
         for edit in dict.fromkeys(row.edit for row in rows):
-            here = torch.tensor([row.edit == edit for row in rows], device=chosen.device)
-            index = here[chosen].nonzero()[:, 0]
+            here = [row.edit == edit for row in rows]
+            index = torch.tensor(here, device=chosen.device)[chosen].nonzero()[:, 0]
             if len(index):
                 part = batch if len(index) == len(batch) else batch.take(index.tolist())
-                state = states[edit][index]
-                baseline = baselines[chosen[index], None, : state.shape[-1]]
-                output = edited_run(self.subject, part, edit, state, keep[index], baseline)
+                baseline = self.module.baseline(here.index(True))
+                output = edited_run(self.subject, part, edit, states[edit][index], keep[index], baseline)
                 parts.append(self.subject.task.divergence(reference[index], output))
                 order.append(index)
         return torch.cat(parts)[torch.cat(order).argsort()]

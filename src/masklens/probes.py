@@ -103,10 +103,9 @@ class Probe(nn.Module):
             GateNetwork(sum(widths[s] for s in row.reads), hidden or max(32, widths[row.edit] // 4), bounded)
             for row in self.rows
         )
-        edits = [row.edit for row in self.rows]
-        self.baselines = nn.ParameterList(
-            nn.Parameter(torch.zeros(widths[edit]), requires_grad=learn_baseline)
-            for edit in (edits[:1] if votes else edits)
+        edits = dict.fromkeys(row.edit for row in self.rows)
+        self.baselines = nn.ParameterDict(
+            {str(e): nn.Parameter(torch.zeros(widths[e]), requires_grad=learn_baseline) for e in edits}
         )
 
     @property
@@ -118,8 +117,11 @@ class Probe(nn.Module):
         return cast(GateNetwork, self.gates[row])
 
     def baseline(self, row: int) -> Tensor:
-        """What replaces a state that a row drops: one for all rows that vote, else one a row."""
-        return self.baselines[0 if self.votes else row]
+        """What replaces a state that a row drops: one vector for each edited site.
+
+        Rows that edit one site share it: a baseline of its own could imitate a token that always stays.
+        """
+        return self.baselines[str(self.rows[row].edit)]
 
     @torch.no_grad()
     def fit_statistics(self, states: Mapping[int, Tensor], valid: Tensor) -> None:

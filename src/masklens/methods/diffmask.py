@@ -193,8 +193,7 @@ class DiffMask:
         _same_model(tensors.pop("fingerprint"), subject.module, folder)
         over = about["over"] if isinstance(about["over"], str) else [tuple(pair) for pair in about["over"]]
         rows = rows_for(over, about["sites"])
-        votes = over == "inputs"
-        widths = {row.edit: tensors[f"baselines.{0 if votes else i}"].shape[0] for i, row in enumerate(rows)}
+        widths = {row.edit: tensors[f"baselines.{row.edit}"].shape[0] for row in rows}
         probe = Probe(
             rows, _read_widths(rows, widths, tensors), over == "inputs", about["hidden"], about["bounded"]
         )
