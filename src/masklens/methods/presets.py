@@ -45,7 +45,9 @@ def _shares(request: Request, scores: Tensor) -> Tensor:
 def allennlp_simple(request: Request) -> Tensor:
     """|sum_k dL/dh_k h_k| as shares of the text."""
     found = slopes(request, _loss(request))
-    return _shares(request, stacked(request, lambda site: (found[site].gradient * found[site].state).sum(-1)))
+    return _shares(
+        request, stacked(request, lambda site: _sum_beyond_rounding(found[site].gradient * found[site].state))
+    )
 
 
 @register(
@@ -77,7 +79,9 @@ def _sum_beyond_rounding(values: Tensor) -> Tensor:
 def allennlp_integrated(request: Request) -> Tensor:
     """|h . mean gradient| at 0, 0.1, ..., 0.9 of the way from zero, as shares of the text."""
     found = integrated_slopes(request, *quadrature("left", 10), objective=_loss(request))
-    return _shares(request, stacked(request, lambda site: (found[site].state * found[site].gradient).sum(-1)))
+    return _shares(
+        request, stacked(request, lambda site: _sum_beyond_rounding(found[site].state * found[site].gradient))
+    )
 
 
 def _against(request: Request, baselines: Any) -> Request:
