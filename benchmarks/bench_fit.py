@@ -1,7 +1,7 @@
 """Fitting a lens against a straight re-implementation of the published loop, on the toy task.
 
-The published loop draws one site a batch and takes two rounds for each batch, one for the probe and one for the
-multipliers, each with its own forward pass for the states and its own for the masked model; RMSprop inside
+The published loop draws one site a batch and takes two rounds for each batch, one for the probe and one for
+the multipliers, each with its own forward pass for the states and its own for the masked model; RMSprop inside
 Lookahead (0.5, 6) for both; the penalty is the mean log P(kept) (De Cao et al. 2020 and their code).
 """
 
@@ -144,5 +144,5 @@ def main() -> str:
     theirs = f"{their_time / our_time:.1f}x ours" if their_time else f"not in {6 * our_time:.0f} s, 6x ours"
     return f"""Fitting a lens on the toy task, batch {BATCH} (both sites of hidden-state masking)
 examples a second: ours {ours_rate:,.0f}, published loop {their_rate:,.0f}: {ours_rate / their_rate:.1f}x
-time to at most {SPARSE:.0%} of hidden states kept within the margin: ours {our_time:.1f} s ({our_steps} steps),
-published loop {theirs} ({their_steps} steps)"""
+time to at most {SPARSE:.0%} of hidden states kept within the margin:
+ours {our_time:.1f} s ({our_steps} steps), published loop {theirs} ({their_steps} steps)"""

@@ -17,8 +17,11 @@ import torch
 
 from masklens import Subject, explain
 from masklens.encoding import Batch
+from masklens.lagrangian import Settings
 from masklens.methods import Request, find
+from masklens.methods.diffmask import DiffMask
 from masklens.methods.lm_head import find_head
+from masklens.probes import Probe, rows_for
 
 from .reference import Missing, checkpoint, sst2_dev
 
@@ -77,6 +80,9 @@ def costs(subject: Subject, texts: Sequence[str], head: str) -> str:
         "decoded_gradcam at all blocks (at most 6)": through(
             subject, batches, "decoded_gradcam", blocks, **decoded
         ),
+        "diffmask with a lens, all sites (at most 1.2)": through(
+            subject, batches, "diffmask", subject.sites, lens=untrained_lens(subject, batches[0])
+        ),
         "attention at all blocks": through(subject, batches, "attention", blocks),
     }
     find_head(subject, head)  # loaded once, before the clock starts
@@ -91,6 +97,13 @@ def costs(subject: Subject, texts: Sequence[str], head: str) -> str:
         f"| {name} | {median(times[name]):.2f} | {ratio(times, name, 'forward'):.2f} |" for name in ways
     ]
     return "\n".join(lines)
+
+
+def untrained_lens(subject: Subject, batch: Batch) -> DiffMask:
+    """A lens over inputs: what it costs does not depend on its weights."""
+    widths = {site: state.shape[-1] for site, state in subject.states(batch.take([0])).states.items()}
+    probe = Probe(rows_for("inputs", subject.sites), widths, votes=True)
+    return DiffMask(subject, probe.requires_grad_(False), "inputs", Settings())
 
 
 @torch.no_grad()

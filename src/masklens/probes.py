@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -71,9 +72,17 @@ class GateNetwork(nn.Module):
         self.bias = nn.Parameter(torch.tensor(OPEN))
         self.bounded = bounded
 
-    def forward(self, state: Tensor) -> Tensor:
-        """(..., width) -> (...)"""
-        raw = self.out(torch.tanh(self.hidden((state - self.mean) / self.scale)))[..., 0]
+    def forward(self, *states: Tensor) -> Tensor:
+        """One or more states side by side, (..., width) together, to logits (...).
+
+        Standardising is folded into the first layer, and the states are not joined: both save passes
+        over memory.
+        """
+        weight = self.hidden.weight / self.scale  # (hidden, width)
+        total = self.hidden.bias - weight @ self.mean
+        for state, part in zip(states, weight.split([s.shape[-1] for s in states], dim=1), strict=True):
+            total = total + F.linear(state, part)
+        raw = self.out(torch.tanh(total))[..., 0]
         return self.bias + (raw if self.bounded is None else self.bounded * torch.tanh(raw))
 
 
@@ -127,18 +136,15 @@ class Probe(nn.Module):
     def fit_statistics(self, states: Mapping[int, Tensor], valid: Tensor) -> None:
         """Standardise each network's inputs by mean and standard deviation over valid positions."""
         for i, row in enumerate(self.rows):
-            seen = self._input(row, states)[valid].float()  # (tokens, width)
+            seen = torch.cat([states[site][valid] for site in row.reads], dim=-1).float()  # (tokens, width)
             self.gate(i).mean.copy_(seen.mean(0))
             self.gate(i).scale.copy_(seen.std(0).clamp(min=1e-3))
-
-    def _input(self, row: Row, states: Mapping[int, Tensor]) -> Tensor:
-        return torch.cat([states[site] for site in row.reads], dim=-1)
 
     def logits(self, states: Mapping[int, Tensor]) -> Tensor:
         """The logits of all rows: (rows, examples, tokens)."""
         dtype = self.gate(0).bias.dtype
-        made = [g(self._input(row, states).to(dtype)) for row, g in zip(self.rows, self.gates, strict=True)]
-        return torch.stack(made)
+        read = {site: states[site].to(dtype) for site in self.reads}
+        return torch.stack([self.gate(i)(*(read[s] for s in row.reads)) for i, row in enumerate(self.rows)])
 
     def log_keep(self, states: Mapping[int, Tensor]) -> Tensor:
         """log P(kept) at every row: (rows, examples, tokens)."""
