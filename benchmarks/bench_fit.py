@@ -1,7 +1,7 @@
 """Fitting a lens against a straight re-implementation of the published loop, on the toy task.
 
 The published loop draws one site a batch and takes two rounds for each batch, one for the probe and one for
-the multipliers, each with its own forward pass for the states and its own for the masked model; RMSprop inside
+the multipliers, each with its own forward pass for the states and for the masked model; RMSprop inside
 Lookahead (0.5, 6) for both; the penalty is the mean log P(kept) (De Cao et al. 2020 and their code).
 """
 
