@@ -51,7 +51,7 @@ def explain(
     subject, chosen = as_subject(subject), find(method)
     chosen.check_options(list(options))
     texts, start = _as_list(texts), time.perf_counter()
-    where = _sites(subject, chosen, sites)
+    where = _sites(subject, chosen, sites, options.get("lens"))
     targets = per_text(target, len(texts))
     order = sorted(range(len(texts)), key=lambda i: _length(texts[i]))
     results: list[Attribution | None] = [None] * len(texts)
@@ -77,9 +77,10 @@ def _length(text: Text) -> int:
     return len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
 
 
-def _sites(subject: Subject, method: Method, sites: Sequence[int] | str | None) -> tuple[int, ...]:
+def _sites(subject: Subject, method: Method, sites: Sequence[int] | str | None, lens: Any) -> tuple[int, ...]:
+    """The sites asked for; by default those of the lens, or the method's own."""
     if sites is None:
-        return method.default_sites(subject)
+        return method.default_sites(subject) if lens is None else lens.sites
     return subject.sites if sites == "all" else subject.check_sites(int(site) for site in sites)
 
 

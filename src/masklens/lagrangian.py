@@ -73,8 +73,9 @@ class Settings:
     """whether examples share what is learned: their terms are averaged; else summed, so that none depends
     on the others"""
     evaluate_every: int = 200
-    patience: int = 0
-    """stop after so many evaluations without a sparser solution within the margins; 0: never early"""
+    patience: int = 10
+    """stop after so many evaluations of the sharpening stage without a sparser solution within the margins;
+    0: never early"""
     seed: int = 0
     mixed_precision: str = "no"
     """"no", "bf16" or "fp16" """

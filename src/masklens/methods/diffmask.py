@@ -150,7 +150,7 @@ class DiffMask:
         """Keep probabilities of every token at every site of the lens; options as in `masklens.explain`."""
         from ..explaining import explain
 
-        return explain(self.subject, texts, method="diffmask", lens=self, **{"sites": self.sites, **options})
+        return explain(self.subject, texts, method="diffmask", lens=self, **options)
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
         """Write the weights, what they belong to, and a card for people to read."""
