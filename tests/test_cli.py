@@ -154,3 +154,9 @@ def test_out_writes_a_page(monkeypatch, tmp_path):
     out = tmp_path / "x.html"
     assert call("explain", "--model", "m", "one", "--method", first_method(), "--out", out).exit_code == 0
     assert "one</p>" in out.read_text(encoding="utf-8")
+
+
+def test_a_model_that_is_not_there_is_one_line(tmp_path):
+    done = call("explain", "--model", tmp_path / "none", "hi")
+    assert done.exit_code == 2 and done.stdout == ""
+    assert "no model could be loaded" in done.stderr and "Traceback" not in done.stderr

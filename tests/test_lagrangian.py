@@ -159,6 +159,16 @@ def test_a_collapsed_group_is_put_back_and_reported():
     assert training._evaluate()[1].ok
 
 
+def test_a_group_that_was_good_is_put_back_as_soon_as_it_is_far_over_its_margin():
+    settings = replace(QUICK, lr=1e-6)
+    training = Training(objective(settings), settings)
+    training.worst = [1e9, 1e9]  # so that nothing counts as dropping everything
+    training.history = [{"step": 10, "rows": [{"ok": True, "kept": 0.5, "divergence": 0.01}] * 2}]
+    assert training._collapsed(0, 3.1 * settings.margin) and not training._collapsed(0, 2.9 * settings.margin)
+    training.history = [{"step": 10, "rows": [{"ok": True, "kept": 1.0, "divergence": 0.0}] * 2}]
+    assert not training._collapsed(0, 3.1 * settings.margin)
+
+
 def test_settle_opens_gates_until_every_row_keeps_its_margin():
     made = objective(over="inputs")
     with torch.no_grad():

@@ -332,10 +332,31 @@ def load_pretrained(
 
     A GGUF file is a causal language model.
     """
-    import transformers
-
     everywhere: dict[str, Any] = {name: options.pop(name) for name in _WHERE if name in options}
     everywhere["trust_remote_code"] = trust_remote_code
+    try:
+        return _load(path, dtype, gguf_file, everywhere, options)
+    except OSError as error:
+        raise ModelError(
+            f"no model could be loaded from {os.fspath(path)!r}: {_first_line(error)} Give a folder with "
+            f"config.json, model.safetensors and a tokenizer, or a hub id that can be reached"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    line = str(error).strip().split("\n")[0]
+    return line if line.endswith(".") else f"{line}."
+
+
+def _load(
+    path: str | os.PathLike[str],
+    dtype: Any,
+    gguf_file: str | None,
+    everywhere: dict[str, Any],
+    options: dict[str, Any],
+) -> tuple[nn.Module, Any]:
+    import transformers
+
     if gguf_file:
         everywhere["gguf_file"] = gguf_file
         loader = "AutoModelForCausalLM"

@@ -15,8 +15,9 @@ The multipliers decide success, so they are designed rather than left to an opti
   transient cannot wind them up.
 - **Sharpening.** The penalty becomes P(kept)^0.5, whose gradient does not die on gates that are nearly
   shut, and the multipliers get a floor: from now on it never pays to shut a gate the output needs.
-- **Recovery.** A group whose held-out divergence stays near that of dropping everything has collapsed: it is
-  put back to its last good weights with a larger multiplier, and the event is reported.
+- **Recovery.** A group that was good and is now far over its margin, or that stays near the divergence of
+  dropping everything, has collapsed: it is put back to its last good weights with a larger multiplier, and the
+  event is reported.
 
 After the last step a lens settles (`LensObjective.settle`): gates are opened until every site keeps its
 margin on validation data.
@@ -262,7 +263,7 @@ class Training:
         for group, d in enumerate(found):
             if d.ok:
                 self._good[group] = self._copy(group)
-            elif self._collapsed(group, d.divergence) and self._stuck(group):
+            elif self._collapsed(group, d.divergence):
                 self._put_back(group, d)
         self.history.append({"step": self.step, "rows": [d._asdict() for d in found]})
         if self.file and self.accelerator.is_main_process:
@@ -270,13 +271,13 @@ class Training:
         return found
 
     def _collapsed(self, group: int, divergence: float) -> bool:
-        """Over the margin, and more than half as bad as dropping everything."""
-        return divergence > max(self.settings.margin, self.worst[group] / 2)
-
-    def _stuck(self, group: int) -> bool:
-        """Whether the group had collapsed at the last evaluation too."""
-        before = [h["rows"][group]["divergence"] for h in self.history[-1:]]
-        return bool(before) and self._collapsed(group, before[0])
+        """Far over the margin after having dropped something within it, or as bad as dropping everything at
+        this evaluation and the last."""
+        rows = [h["rows"][group] for h in self.history]
+        if any(row["ok"] and row["kept"] < 0.98 for row in rows):
+            return divergence > 3 * self.settings.margin
+        hopeless = max(self.settings.margin, self.worst[group] / 2)
+        return divergence > hopeless and any(row["divergence"] > hopeless for row in rows[-1:])
 
     def _put_back(self, group: int, d: Diagnostic) -> None:
         self.restore(group)

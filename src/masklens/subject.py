@@ -105,7 +105,7 @@ class Subject:
         from .families import load_pretrained
 
         model, tokenizer = load_pretrained(path, dtype, gguf_file, trust_remote_code, **loading)
-        return cls(model.to(device) if device else model, tokenizer, task, max_length, truncate)
+        return cls(_moved(model, device), tokenizer, task, max_length, truncate)
 
     @classmethod
     def from_module(
@@ -290,6 +290,16 @@ class Subject:
         with self.frozen(), tap(self.points, replace={lowest: states[lowest]}, skip={first: lengths[first]}):
             output = self._read(self._call(batch), batch)
         return lengths if torch.equal(reference, output) else {}
+
+
+def _moved(model: nn.Module, device: str | torch.device | None) -> nn.Module:
+    try:
+        return model if device is None else model.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise ModelError(
+            f"the model cannot be moved to device {str(device)!r}: {str(error).splitlines()[0]}. Use 'cpu', "
+            f"or a device that this machine and this build of torch have, such as 'cuda' or 'cuda:0'"
+        ) from error
 
 
 def _check_state(site: int, state: Tensor, batch: Batch) -> None:

@@ -50,7 +50,14 @@ PAPER = {
 }
 """D_KL and D_JS of the paper's Table 1"""
 
-LENS: dict[str, Any] = {"steps": 3600, "lr": 2e-3, "baseline_lr": 1e-2, "floor": 5.0, "hidden": 32}
+LENS: dict[str, Any] = {
+    "steps": 3600,
+    "lr": 2e-3,
+    "baseline_lr": 1e-2,
+    "centered": False,
+    "floor": 5.0,
+    "hidden": 32,
+}
 """how the lenses are fitted; all else as in lagrangian.Settings"""
 
 INPUT_MARGIN = 0.1
