@@ -16,8 +16,8 @@ The multipliers decide success, so they are designed rather than left to an opti
 - **Sharpening.** The penalty becomes P(kept)^0.5, whose gradient does not die on gates that are nearly
   shut, and the multipliers get a floor: from now on it never pays to shut a gate the output needs.
 - **Recovery.** A group that was good and is now far over its margin, or that stays near the divergence of
-  dropping everything, has collapsed: it is put back to its last good weights with a larger multiplier, and the
-  event is reported.
+  dropping everything, has collapsed: it is put back to its last good weights with a larger multiplier, and
+  the event is reported.
 
 After the last step a lens settles (`LensObjective.settle`): gates are opened until every site keeps its
 margin on validation data.
