@@ -320,7 +320,7 @@ Masks over {lens.over}, for {type(lens.subject.module).__name__}. Judged on held
     needs="a fitted lens (lens=), or time",
     merge="max",
     exempt={"zero_effect": "keep probabilities of a model without effect all go to 0 but never reach it"},
-    quick={"steps": 200, "lr": 0.1},
+    quick={"steps": 10},
 )
 def diffmask(
     request: Request,
@@ -355,7 +355,7 @@ def diffmask(
     needs="time",
     merge="max",
     exempt={"zero_effect": "keep probabilities of a model without effect go to 0 but never reach it"},
-    quick={"steps": 200, "lr": 0.3},
+    quick={"steps": 10},
 )
 def reinforce(request: Request, *, margin: float = 0.1, steps: int = 1000, lr: float = 0.1) -> Tensor:
     """P(kept) of every token, learned for each text alone with Bernoulli masks."""
