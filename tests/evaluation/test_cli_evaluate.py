@@ -2,10 +2,10 @@
 
 import json
 
-import planted
 import pytest
 from typer.testing import CliRunner
 
+import planted
 from masklens.cli import app
 
 TEXTS = ["fast plot .", "the plot is dull .", "enjoyable", "a fast dull plot ."]

@@ -3,18 +3,18 @@
 import json
 
 import numpy as np
-import planted
 import pytest
 import torch
-from planted import sigmoid
 
 import masklens as ml
+import planted
 import tiny
 from masklens.attribution import Attribution
 from masklens.errors import FileError, MethodError
 from masklens.evaluation import Baseline, ground_truth
 from masklens.evaluation.imported import read_attributions
 from masklens.evaluation.table import Table, cell, cell_of_draws
+from planted import sigmoid
 
 TEXTS = ["fast plot .", "the plot is dull .", "enjoyable", "a fast dull plot ."]
 LABELS = ["good", "bad", "good", "bad"]

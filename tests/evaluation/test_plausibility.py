@@ -4,9 +4,9 @@ import json
 import tarfile
 
 import numpy as np
-import planted
 import pytest
 
+import planted
 from masklens.errors import FileError, MethodError
 from masklens.evaluation.plausibility import (
     auprc,

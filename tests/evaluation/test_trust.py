@@ -1,11 +1,11 @@
 """Checks that an explanation must pass; the checks themselves must tell good from bad."""
 
 import numpy as np
-import planted
 import pytest
 import torch
 
 import masklens as ml
+import planted
 import tiny
 from masklens.attribution import Attribution
 from masklens.errors import MethodError
