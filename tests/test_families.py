@@ -362,7 +362,7 @@ def test_from_pretrained_refuses_pickle_and_models_without_a_head(tmp_path):
     built.module.save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     torch.save(built.module.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(OSError, match="safetensors"):
+    with pytest.raises(ModelError, match="safetensors"):
         Subject.from_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["BertModel"]}))
