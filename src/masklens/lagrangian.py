@@ -403,7 +403,7 @@ def _progress(shown: bool, training: Training) -> Iterator[Callable[[Terms, Sequ
         task = bar.add_task("fit", total=training.settings.steps, completed=training.step, now="")
 
         def report(terms: Terms, latest: Sequence[Diagnostic]) -> None:
-            if training.step % 10 == 0:
+            if training.step % 10 == 0 or training.step == training.settings.steps:
                 bar.update(task, completed=training.step, now=_now(terms, latest, training))
 
         yield report
