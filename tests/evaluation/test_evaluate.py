@@ -111,6 +111,7 @@ def test_verify_by_hand(made):
     expected = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
     assert proof.divergence == pytest.approx(expected, abs=1e-6)
     assert proof.prediction_kept and proof.share_removed == 0.5
+    assert [one.tokens[i] for i in proof.removed] == ["dull", "plot"]
 
 
 def test_verify_a_lens_by_its_probabilities(made):

@@ -24,6 +24,8 @@ class Verification:
     prediction_kept: bool
     share_removed: float
     """of the tokens that could be removed"""
+    removed: tuple[int, ...] = ()
+    """the numbers of the removed tokens, as the model's tokenizer cuts the text"""
 
 
 def verify(
@@ -55,9 +57,12 @@ def verify(
     ranking = rank(views, attributions, site)
     kept = _kept(ranking, attributions, keep)
     found = views.read_steps(kept[:, None])
-    removed = (views.removable & ~kept).sum(1) / np.maximum(1, views.counts)
-    rows = zip(found.divergence[:, 0], found.agrees[:, 0], removed, strict=True)
-    return [Verification(float(d), bool(same), float(share)) for d, same, share in rows]
+    removed = views.removable & ~kept
+    shares = removed.sum(1) / np.maximum(1, views.counts)
+    valid = views.batch.valid.cpu().numpy()  # padding has no number
+    gone = [tuple(np.nonzero(row[where])[0].tolist()) for row, where in zip(removed, valid, strict=True)]
+    rows = zip(found.divergence[:, 0], found.agrees[:, 0], shares, gone, strict=True)
+    return [Verification(float(d), bool(same), float(share), numbers) for d, same, share, numbers in rows]
 
 
 def _removal(replace: Any, site: int) -> Any:
