@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -12,18 +13,17 @@ from torch import nn
 
 from masklens.errors import MethodError
 from masklens.methods.perturbation import (
-    Ridge,
     deeplift_shap,
     gradient_shap,
     lime,
     occlusion,
-    seeded,
+    ridge,
     shapley,
 )
 
 from .tiny_models import TEXTS
 
-MASK = 4
+PAD, MASK = 0, 4
 
 
 def class_score(subject, text, keep, target, token=MASK):
@@ -107,15 +107,73 @@ def test_shapley_samples_approach_the_mean_over_all_orders(ask, subject):
     torch.testing.assert_close(scores[0, 0].double(), totals / len(orders), rtol=0.1, atol=0.05)
 
 
+def test_shapley_agrees_with_captum_on_the_same_orders(ask, subject):
+    from captum.attr import ShapleyValueSampling
+
+    request = ask((0,), texts=[TEXTS[0]])
+    free = ~request.batch.special[0]
+    orders = request.noise(3, 1, torch.rand)[0, :, free, 0].argsort(1)
+    oracle = ShapleyValueSampling(scores_of_kept(subject, request))
+    oracle.permutation_generator = lambda count, samples: orders.tolist()
+    expected = oracle.attribute(torch.ones(1, int(free.sum())), n_samples=3)
+    scores = shapley(request, n_samples=3)
+    torch.testing.assert_close(scores[0, :, free], expected.float(), rtol=1e-4, atol=1e-5)
+
+
+def scores_of_kept(subject, request):
+    """The target's score of the only text from its free tokens, each 1 for kept, by writing mask tokens."""
+    free, target = ~request.batch.special[0], request.target[0]
+
+    def scores(features):
+        keep = (~free).repeat(len(features), 1)
+        keep[:, free] = features > 0.5
+        return torch.stack([class_score(subject, request.batch.texts[0], k, target) for k in keep])
+
+    return scores
+
+
 def test_ridge_solves_the_weighted_normal_equations():
     torch.manual_seed(0)
-    x, y, w = torch.randn(30, 4).double(), torch.randn(30, 1).double(), torch.rand(30, 1).double()
-    model = Ridge(0.7)
-    model.fit([(x[:20], y[:20], w[:20]), (x[20:], y[20:], w[20:])])
-    b = model.representation().T
-    intercept = ((w * (y - x @ b)).sum() / w.sum()).item()
-    gradient = -2 * x.T @ (w * (y - x @ b - intercept)) + 2 * 0.7 * b
-    torch.testing.assert_close(gradient, torch.zeros_like(gradient), atol=1e-9, rtol=0)
+    xs, ys, ws = torch.randn(2, 30, 4).double(), torch.randn(2, 30).double(), torch.rand(2, 30).double()
+    found = ridge(xs, ys, ws, 0.7)[..., None]
+    for x, y, w, b in zip(xs, ys[..., None], ws[..., None], found, strict=True):
+        intercept = ((w * (y - x @ b)).sum() / w.sum()).item()
+        gradient = -2 * x.T @ (w * (y - x @ b - intercept)) + 2 * 0.7 * b
+        torch.testing.assert_close(gradient, torch.zeros_like(gradient), atol=1e-9, rtol=0)
+
+
+class LeastSquares:
+    """Ridge regression of penalty 1 as least squares with one more row a coefficient, in captum's form."""
+
+    def fit(self, train_data, **_):
+        x, y, w = (torch.cat(parts).double() for parts in zip(*train_data, strict=True))
+        root, one = w.reshape(-1, 1).sqrt(), torch.ones(len(x), 1).double()
+        rows = torch.cat([root * torch.cat([x, one], 1), torch.eye(x.shape[1] + 1).double()[:-1]])
+        right = torch.cat([root * y.reshape(-1, 1), torch.zeros(x.shape[1], 1).double()])
+        self.solution = torch.linalg.lstsq(rows, right).solution
+        return {}
+
+    def representation(self):
+        return self.solution[:-1].T
+
+
+def test_lime_agrees_with_captum_on_the_same_samples(ask, subject):
+    from captum.attr import LimeBase
+
+    request = ask((0,), texts=[TEXTS[0]])
+    free = ~request.batch.special[0]
+    samples = iter((request.noise(25, 1, torch.rand)[0, :, free, 0] >= 0.3).float())
+    oracle = LimeBase(
+        scores_of_kept(subject, request),
+        LeastSquares(),
+        similarity_func=lambda whole, perturbed, sample, **_: sample.mean(),
+        perturb_func=lambda whole, **_: next(samples)[None],
+        perturb_interpretable_space=True,
+        from_interp_rep_transform=lambda sample, whole, **_: sample,
+        to_interp_rep_transform=None,
+    )
+    expected = oracle.attribute(torch.ones(1, int(free.sum())), n_samples=25)
+    torch.testing.assert_close(lime(request)[0, :, free], expected.float(), rtol=1e-3, atol=1e-5)
 
 
 def test_lime_finds_the_coefficients_of_a_linear_model(ask, planted):
@@ -126,18 +184,24 @@ def test_lime_finds_the_coefficients_of_a_linear_model(ask, planted):
     assert falls[0, 0, 1].abs() > 0.1
 
 
-def test_gradient_shap_agrees_with_captum(ask, subject):
+def test_gradient_shap_agrees_with_captum_on_the_same_draws(ask, subject, monkeypatch):
     from captum.attr import GradientShap
 
-    request = ask((1,), texts=[TEXTS[0]], baselines="zero")
+    request = ask((1,), texts=[TEXTS[0]])
     scores = gradient_shap(request, n_samples=6)
+    draws = torch.rand(6, 2, generator=request.generators()[0])
     state = subject.states(request.batch, [1]).states[1]
+    ids = request.batch.inputs["input_ids"]
+    emptied = replace(
+        request.batch,
+        inputs={**request.batch.inputs, "input_ids": torch.where(request.batch.special, ids, PAD)},
+    )
+    baselines = torch.cat([torch.zeros_like(state), subject.states(emptied, [1]).states[1]])
+    monkeypatch.setattr(np.random, "choice", lambda kinds, size: (draws[:, 0] * kinds).long().numpy())
+    monkeypatch.setattr(np.random, "uniform", lambda low, high, size: draws[:, 1].double().numpy())
     oracle = GradientShap(lambda s: subject.run(request.batch.take([0] * len(s)), replace={1: s}).output)
-    with seeded(request):
-        expected = oracle.attribute(
-            state, torch.zeros(2, *state.shape[1:]).double(), n_samples=6, target=request.target
-        )
-    torch.testing.assert_close(scores[0].double(), expected.sum(-1), rtol=1e-4, atol=1e-5)
+    expected = oracle.attribute(state, baselines, n_samples=6, target=request.target)
+    torch.testing.assert_close(scores[0].double(), expected.sum(-1).double(), rtol=1e-4, atol=1e-5)
 
 
 class TanhReader(nn.Module):
@@ -205,8 +269,8 @@ def test_a_text_gets_the_same_result_alone_and_in_a_batch_and_global_seeds_are_l
 def test_without_captum_the_error_says_what_to_install(ask, monkeypatch):
     monkeypatch.setitem(sys.modules, "captum.attr", None)
     with pytest.raises(MethodError, match="pip install captum"):
-        shapley(ask((0,)))
-    occlusion(ask((0,)))
+        deeplift_shap(ask((0,)))
+    shapley(ask((0,)), n_samples=1)
 
 
 @pytest.mark.parametrize(

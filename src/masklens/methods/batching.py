@@ -12,15 +12,17 @@ from ..errors import MethodError
 from ..tasks import per_text
 from . import Request
 
-NUMBERS_AT_ONCE = 2**20
-"""the internal batch limit when none is given: rows x tokens x width of the states of one forward pass"""
+NUMBERS_AT_ONCE = {"cpu": 2**20, "cuda": 2**23}
+"""the internal batch limit when none is given: rows x tokens x width of the states of one forward pass. For a
+model of 12 blocks with gradients it is about 1 GB on the CPU; a GPU needs more work at a time to be busy."""
 MOST_ROWS = 4096
 
 
 def rows_at_once(batch: Batch, width: int, internal_batch_size: int | None) -> int:
     """How many expanded rows go through the model together, for states of the given width."""
     if internal_batch_size is None:
-        return min(MOST_ROWS, max(1, NUMBERS_AT_ONCE // (batch.shape[1] * width)))
+        limit = NUMBERS_AT_ONCE.get(batch.valid.device.type, NUMBERS_AT_ONCE["cpu"])
+        return min(MOST_ROWS, max(1, limit // (batch.shape[1] * width)))
     if internal_batch_size < 1:
         raise MethodError(f"internal_batch_size is {internal_batch_size}; it must be at least 1")
     return internal_batch_size
@@ -48,11 +50,6 @@ def by_length(request: Request, function: Callable[[Request], Tensor]) -> Tensor
     lengths = request.batch.valid.sum(1).tolist()
     groups = [[i for i, n in enumerate(lengths) if n == length] for length in sorted(set(lengths))]
     return _in_groups(request, groups, function)
-
-
-def one_by_one(request: Request, function: Callable[[Request], Tensor]) -> Tensor:
-    """Apply `function` to each text by itself; the scores are those of the whole batch."""
-    return _in_groups(request, [[i] for i in range(len(request.batch))], function)
 
 
 def _in_groups(request: Request, groups: list[list[int]], function: Callable[[Request], Tensor]) -> Tensor:

@@ -184,12 +184,12 @@ def _smooth(
     share = torch.tensor([1 / n_samples])
     total = torch.zeros_like(state)
     for _, sample in zip(range(n_samples), request.draws(state.shape[-1]), strict=False):
-        noisy = _fixed(state + spread * sample.to(state))
+        noisy = fixed(state + spread * sample.to(state))
         total += path_gradient(request, site, noisy, share, internal_batch_size, objective)
     return total
 
 
-def _fixed(states: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+def fixed(states: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     """The same point at every step."""
     return lambda rows, _: states[rows]
 

@@ -1,4 +1,4 @@
-"""Methods that take tokens away and watch the score; the sampling ones are captum's, adapted once.
+"""Methods that take tokens away and watch the score, many texts at a time.
 
 Everything is a function of `keep`: a token that is not kept has the baseline in place of its state at the
 site. At site 0 with the mask token as the baseline that is the same as writing the mask token into the text.
@@ -7,11 +7,9 @@ Special tokens are never taken away and score 0.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +17,8 @@ from torch import Tensor, nn
 from ..errors import MethodError
 from . import Request, register
 from .baselines import absent_state, mask_or_zero
-from .batching import by_length, even, one_by_one, rows_at_once
-from .gradient import check_count
+from .batching import by_length, even, rows_at_once
+from .gradient import check_count, fixed, path_gradient, stacked
 
 
 class Game:
@@ -47,17 +45,10 @@ class Game:
             found.append(request.subject.task.score(output, request.target[some]))
         return torch.cat(found)
 
-    def of_one_text(self, features: Tensor) -> Tensor:
-        """The same for the only text, from its free tokens: (rows, free tokens), 1 for kept, to (rows,)."""
-        keep = (~self.free).repeat(len(features), 1)
-        keep[:, self.free[0]] = features > 0.5
-        return self.scores(torch.zeros(len(features), dtype=torch.long, device=keep.device), keep)
-
-    def spread(self, values: Tensor) -> Tensor:
-        """Scores of the free tokens of the only text as (1, tokens)."""
-        out = torch.zeros(self.free.shape, device=self.free.device)
-        out[self.free] = values.reshape(-1).to(out)
-        return out
+    def of_samples(self, keep: Tensor) -> Tensor:
+        """The same for samples of every text, keep (examples, samples, tokens): (examples, samples)."""
+        rows = torch.arange(len(keep), device=keep.device).repeat_interleave(keep.shape[1])
+        return self.scores(rows, keep.flatten(0, 1)).reshape(keep.shape[:2])
 
 
 @register(
@@ -106,47 +97,12 @@ def _windows(valid: Tensor, window: int) -> Tensor:
     return inside & (start <= last[:, None, None]) & valid[:, None]
 
 
-def captum_attr(method: str) -> ModuleType:
-    """captum.attr, or an error that says what to install."""
-    try:
-        import captum.attr
-    except ImportError as error:
-        raise MethodError(f"{method} needs captum, which is not installed: pip install captum") from error
-    return captum.attr
-
-
-@contextmanager
-def seeded(request: Request) -> Iterator[None]:
-    """captum draws from the global generators: seed them from the seed and the text, and put them back."""
-    import numpy as np
-
-    seed = zlib.crc32(f"{request.seed}\0{request.batch.tokens}".encode())
-    before = np.random.get_state()
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        np.random.seed(seed)
-        try:
-            yield
-        finally:
-            np.random.set_state(before)
-
-
-def _text_by_text(request: Request, explain: Callable[[Request, int], Tensor]) -> Tensor:
-    """Run a captum method on each text and site alone: `explain` gives (1, tokens)."""
-
-    def score(part: Request) -> Tensor:
-        with seeded(part):
-            return torch.stack([explain(part, site) for site in part.sites], dim=1)
-
-    return one_by_one(request, score)
-
-
 @register(
     "shapley",
     summary="Shapley values of the tokens, by sampling orders in which they are added",
     cost="n_samples a token",
     paper="Castro et al. 2009",
-    needs="forward passes; captum",
+    needs="forward passes",
     quick={"n_samples": 2},
 )
 def shapley(request: Request, *, n_samples: int = 25, internal_batch_size: int | None = None) -> Tensor:
@@ -156,20 +112,36 @@ def shapley(request: Request, *, n_samples: int = 25, internal_batch_size: int |
     token, or zero where there is none, unless `baselines` says otherwise.
     """
     check_count("n_samples", n_samples)
-    attr = captum_attr("shapley")
 
-    def explain(part: Request, site: int) -> Tensor:
-        game = Game(part, site, internal_batch_size)
-        count = int(game.free.sum())
-        if count == 0:
-            return game.spread(torch.zeros(0))
-        ones = torch.ones(1, count, device=game.free.device)
-        values = attr.ShapleyValueSampling(game.of_one_text).attribute(
-            ones, n_samples=n_samples, perturbations_per_eval=game.rows_at_once
-        )
-        return game.spread(values)
+    def score(part: Request) -> Tensor:
+        games = [Game(part, site, internal_batch_size) for site in part.sites]
+        return torch.stack([_mean_rise(game, n_samples) for game in games], dim=1)
 
-    return _text_by_text(request, explain)
+    return by_length(request, score)
+
+
+def _mean_rise(game: Game, n_samples: int) -> Tensor:
+    """Mean over orders of what each free token adds: (examples, tokens)."""
+    request, free = game.request, game.free
+    orders = request.noise(n_samples, 1, torch.rand)[..., 0].masked_fill(~free[:, None], torch.inf)
+    ends = game.of_samples(torch.stack([~free, torch.ones_like(free)], dim=1))  # (examples, 2)
+    total = torch.zeros(free.shape, device=free.device)
+    for order in orders.unbind(1):  # one draw a token; they are added from the smallest on
+        total += _rises(game, order.argsort(1).argsort(1), ends)
+    return total / n_samples
+
+
+def _rises(game: Game, rank: Tensor, ends: Tensor) -> Tensor:
+    """What each token adds to those before it: rank (examples, tokens), the free tokens from 0 on."""
+    free = game.free
+    count = free.sum(1)
+    steps = torch.arange(free.shape[1] + 1, device=free.device)
+    value = ends[:, 1:].repeat(1, len(steps))  # (examples, steps): the score with that many tokens added
+    value[:, 0] = ends[:, 0]
+    rows, step = ((steps > 0) & (steps < count[:, None])).nonzero().unbind(1)
+    if len(rows):
+        value[rows, step] = game.scores(rows, ~free[rows] | (rank[rows] < step[:, None])).to(value)
+    return value.diff(dim=1).gather(1, rank) * free
 
 
 @register(
@@ -177,7 +149,7 @@ def shapley(request: Request, *, n_samples: int = 25, internal_batch_size: int |
     summary="A linear model of the score, fitted to texts with random tokens taken away",
     cost="n_samples",
     paper="Ribeiro et al. 2016",
-    needs="forward passes; captum",
+    needs="forward passes",
     quick={"n_samples": 10},
 )
 def lime(
@@ -200,51 +172,33 @@ def lime(
     check_count("n_samples", n_samples)
     if not 0 < drop < 1:
         raise MethodError(f"drop is {drop}; it must be between 0 and 1")
-    attr = captum_attr("lime")
 
-    def explain(part: Request, site: int) -> Tensor:
-        game = Game(part, site, internal_batch_size)
-        count = int(game.free.sum())
-        if count == 0:
-            return game.spread(torch.zeros(0))
-        surrogate = attr.LimeBase(
-            game.of_one_text,
-            Ridge(penalty),
-            similarity_func=lambda whole, perturbed, sample, **_: sample.mean(),
-            perturb_func=lambda whole, **_: (torch.rand(1, count) >= drop).to(whole),
-            perturb_interpretable_space=True,
-            from_interp_rep_transform=lambda sample, whole, **_: sample,
-            to_interp_rep_transform=None,
-        )
-        ones = torch.ones(1, count, device=game.free.device)
-        return game.spread(
-            surrogate.attribute(ones, n_samples=n_samples, perturbations_per_eval=game.rows_at_once)
-        )
+    def score(part: Request) -> Tensor:
+        kept = part.noise(n_samples, 1, torch.rand)[..., 0] >= drop  # (examples, samples, tokens)
+        games = [Game(part, site, internal_batch_size) for site in part.sites]
+        return torch.stack([_surrogate(game, kept & game.free[:, None], penalty) for game in games], dim=1)
 
-    return _text_by_text(request, explain)
+    return by_length(request, score)
 
 
-class Ridge:
-    """Weighted ridge regression with an intercept, in the form that captum's LIME takes."""
+def _surrogate(game: Game, kept: Tensor, penalty: float) -> Tensor:
+    """The linear model's coefficients (examples, tokens); kept (examples, samples, tokens) of free tokens."""
+    values = game.of_samples(kept | ~game.free[:, None])
+    weights = kept.sum(2) / game.free.sum(1, keepdim=True).clamp(min=1)
+    return ridge(kept.double(), values.double(), weights.double(), penalty).float() * game.free
 
-    def __init__(self, penalty: float) -> None:
-        self.penalty = penalty
-        self.coefficients: Tensor | None = None
 
-    def fit(self, train_data: Any, **_: Any) -> dict[str, Any]:
-        """Take batches of (features, values, weights); the intercept is not penalised."""
-        features, values, weights = (torch.cat(parts).double() for parts in zip(*train_data, strict=True))
-        values, weights = values.reshape(-1, 1), weights.reshape(-1, 1)
-        features = features - (weights * features).sum(0) / weights.sum()
-        values = values - (weights * values).sum(0) / weights.sum()
-        normal = features.T @ (weights * features) + self.penalty * torch.eye(features.shape[1]).to(features)
-        self.coefficients = torch.linalg.solve(normal, features.T @ (weights * values)).T
-        return {}
+def ridge(features: Tensor, values: Tensor, weights: Tensor, penalty: float) -> Tensor:
+    """Weighted ridge regression with an intercept, which is not penalised, for each example.
 
-    def representation(self) -> Tensor:
-        """The coefficients: (1, features)."""
-        assert self.coefficients is not None
-        return self.coefficients
+    features (examples, samples, tokens), values and weights (examples, samples): (examples, tokens).
+    """
+    share = weights / weights.sum(1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+    features = features - torch.einsum("es,est->et", share, features)[:, None]
+    values = values - (share * values).sum(1, keepdim=True)
+    weighted = weights[..., None] * features
+    normal = weighted.mT @ features + penalty * torch.eye(features.shape[2]).to(features)
+    return torch.linalg.solve(normal, weighted.mT @ values[..., None]).squeeze(-1)
 
 
 @register(
@@ -252,25 +206,49 @@ class Ridge:
     summary="Expected gradients between random baselines and the state",
     cost="2 n_samples",
     paper="Lundberg and Lee 2017",
-    needs="gradients; captum",
     quick={"n_samples": 2},
 )
-def gradient_shap(request: Request, *, n_samples: int = 5, noise: float = 0.0) -> Tensor:
-    """(h - b) . gradient at a random point between b and h + noise, averaged over `n_samples`.
+def gradient_shap(
+    request: Request, *, n_samples: int = 5, noise: float = 0.0, internal_batch_size: int | None = None
+) -> Tensor:
+    """(h - b) . gradient at a random point between b and h, averaged over `n_samples`.
 
-    b is drawn from the baselines: zero and the pad token, unless `baselines` says otherwise.
+    b is drawn from the baselines: zero and the pad token, unless `baselines` says otherwise. With `noise`, h
+    has normal noise of that standard deviation added in each sample.
     """
     check_count("n_samples", n_samples)
-    attr = captum_attr("gradient_shap")
 
-    def explain(part: Request, site: int) -> Tensor:
-        state, baselines = _state_and_baselines(part, site)
-        values = attr.GradientShap(StateReader(part, site)).attribute(
-            state, baselines, n_samples=n_samples, stdevs=noise
+    def score(part: Request) -> Tensor:
+        states = part.subject.states(part.batch, part.sites)
+        part.note(states.output)
+        return stacked(
+            part,
+            lambda site: _expected_gradient(
+                part, site, states.states[site], n_samples, noise, internal_batch_size
+            ),
         )
-        return values.detach().sum(-1)
 
-    return _text_by_text(request, explain)
+    return by_length(request, score)
+
+
+def _expected_gradient(
+    request: Request, site: int, state: Tensor, n_samples: int, noise: float, internal_batch_size: int | None
+) -> Tensor:
+    """The mean of (h - b) . gradient over samples of b, of the place between, and of noise on h."""
+    generators = request.generators()
+    draws = torch.stack([torch.rand(n_samples, 2, generator=g) for g in generators])  # (examples, samples, 2)
+    baselines = _baselines(request, site, state)  # (examples, kinds, tokens, width)
+    which = (draws[..., 0] * baselines.shape[1]).long().to(state.device)
+    place = draws[..., 1].to(state)
+    shift = request.noise(n_samples, state.shape[-1]) if noise else None
+    total = torch.zeros(state.shape[:2], device=state.device)
+    for k in range(n_samples):
+        noisy = state if shift is None else state + noise * shift[:, k].to(state)
+        baseline = baselines[torch.arange(len(state)), which[:, k]]
+        way = noisy - baseline
+        point = fixed(baseline + place[:, k, None, None] * way)
+        total += (way * path_gradient(request, site, point, torch.ones(1), internal_batch_size)).sum(-1)
+    return total / n_samples
 
 
 @register(
@@ -280,8 +258,8 @@ def gradient_shap(request: Request, *, n_samples: int = 5, noise: float = 0.0) -
     paper="Shrikumar et al. 2017; Lundberg and Lee 2017",
     needs="gradients; captum",
 )
-def deeplift_shap(request: Request) -> Tensor:
-    """captum's DeepLiftShap of the state at the site, summed over features.
+def deeplift_shap(request: Request, *, internal_batch_size: int | None = None) -> Tensor:
+    """captum's DeepLIFT of the state at the site, averaged over baselines, summed over features.
 
     captum applies DeepLIFT's rule to the nonlinearities it knows as modules (ReLU, Tanh, Softmax, ...) and
     takes the plain gradient through all others, such as GELU, LayerNorm and functional attention. For
@@ -290,19 +268,54 @@ def deeplift_shap(request: Request) -> Tensor:
 
     The baselines are zero and the pad token, unless `baselines` says otherwise.
     """
+    captum_attr("deeplift_shap")
+    return by_length(
+        request,
+        lambda part: stacked(part, lambda site: _mean_deeplift(part, site, internal_batch_size)),
+    )
+
+
+def captum_attr(method: str) -> ModuleType:
+    """captum.attr, or an error that says what to install."""
+    try:
+        import captum.attr
+    except ImportError as error:
+        raise MethodError(f"{method} needs captum, which is not installed: pip install captum") from error
+    return captum.attr
+
+
+def _mean_deeplift(request: Request, site: int, internal_batch_size: int | None) -> Tensor:
+    """DeepLIFT with each text once a baseline, some texts at a time: (examples, tokens)."""
+    output, states = request.subject.states(request.batch, [site])
+    request.note(output)
+    state, baselines = states[site], _baselines(request, site, states[site])
+    kinds = baselines.shape[1]
+    at_once = rows_at_once(request.batch, state.shape[-1], internal_batch_size) // (2 * kinds)
+    found = []
+    for rows in torch.arange(len(state), device=state.device).split(max(1, at_once)):
+        values = _deeplift(
+            request,
+            site,
+            state[rows].repeat_interleave(kinds, 0),
+            baselines[rows].flatten(0, 1),
+            rows.repeat_interleave(kinds),
+        )
+        found.append(values.reshape(len(rows), kinds, -1).mean(1))
+    return torch.cat(found)
+
+
+def _deeplift(request: Request, site: int, states: Tensor, baselines: Tensor, rows: Tensor) -> Tensor:
+    """captum's DeepLIFT of states (rows, tokens, width) of the texts `rows`: (rows, tokens)."""
+    import warnings
+
     attr = captum_attr("deeplift_shap")
-
-    def explain(part: Request, site: int) -> Tensor:
-        import warnings
-
-        state, baselines = _state_and_baselines(part, site)
-        with _same_attributes(part.subject.module), warnings.catch_warnings():
-            # captum announces its hooks on each call
-            warnings.simplefilter("ignore", UserWarning)
-            values = attr.DeepLiftShap(StateReader(part, site)).attribute(state, baselines)
-        return values.detach().sum(-1)
-
-    return _text_by_text(request, explain)
+    with _same_attributes(request.subject.module), warnings.catch_warnings():
+        # captum announces its hooks on each call
+        warnings.simplefilter("ignore", UserWarning)
+        values = attr.DeepLift(StateReader(request, site)).attribute(
+            states, baselines, additional_forward_args=(rows,)
+        )
+    return values.detach().sum(-1)
 
 
 @contextmanager
@@ -318,25 +331,23 @@ def _same_attributes(module: nn.Module) -> Iterator[None]:
 
 
 class StateReader(nn.Module):
-    """The score of one text as a module that reads a state: (rows, tokens, width) to (rows, 1)."""
+    """The score of texts as a module that reads their states: (rows, tokens, width) to (rows, 1)."""
 
     def __init__(self, request: Request, site: int) -> None:
         super().__init__()
         self.model = request.subject.module
         self.request, self.site = request, site
 
-    def forward(self, state: Tensor) -> Tensor:
-        request, rows = self.request, [0] * len(state)
-        output = request.subject.run(request.batch.take(rows), replace={self.site: state}).output
+    def forward(self, state: Tensor, rows: Tensor) -> Tensor:
+        request = self.request
+        output = request.subject.run(request.batch.take(rows.tolist()), replace={self.site: state}).output
         return request.subject.task.score(output, request.target[rows])[:, None]
 
 
-def _state_and_baselines(request: Request, site: int) -> tuple[Tensor, Tensor]:
-    """The state (1, tokens, width) of one text and at least two baselines of that width."""
-    output, states = request.subject.states(request.batch, [site])
-    request.note(output)
-    state = states[site]
-    kinds = ["zero", "zero"]
-    if request.baselines is None and getattr(request.subject.tokenizer, "pad_token_id", None) is not None:
-        kinds = ["zero", "pad"]
-    return state, torch.cat([absent_state(request, site, state, kind) for kind in kinds])
+def _baselines(request: Request, site: int, state: Tensor) -> Tensor:
+    """Two baselines a text in the shape of its state: (examples, 2, tokens, width)."""
+    padded = (
+        request.baselines is None and getattr(request.subject.tokenizer, "pad_token_id", None) is not None
+    )
+    kinds = ["zero", "pad" if padded else "zero"]
+    return torch.stack([absent_state(request, site, state, kind) for kind in kinds], dim=1)
