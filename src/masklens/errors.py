@@ -39,3 +39,7 @@ class FileError(MasklensError):
 
 class TrainingError(MasklensError):
     """Training cannot start or go on from what was given."""
+
+
+class CorpusError(MasklensError):
+    """A corpus run that cannot start, go on, or be taken up again."""

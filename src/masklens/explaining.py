@@ -51,7 +51,7 @@ def explain(
     subject, chosen = as_subject(subject), find(method)
     chosen.check_options(list(options))
     texts, start = _as_list(texts), time.perf_counter()
-    where = _sites(subject, chosen, sites, options.get("lens"))
+    where = chosen_sites(subject, chosen, sites, options.get("lens"))
     targets = per_text(target, len(texts))
     order = sorted(range(len(texts)), key=lambda i: _length(texts[i]))
     results: list[Attribution | None] = [None] * len(texts)
@@ -77,7 +77,9 @@ def _length(text: Text) -> int:
     return len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
 
 
-def _sites(subject: Subject, method: Method, sites: Sequence[int] | str | None, lens: Any) -> tuple[int, ...]:
+def chosen_sites(
+    subject: Subject, method: Method, sites: Sequence[int] | str | None, lens: Any
+) -> tuple[int, ...]:
     """The sites asked for; by default those of the lens, or the method's own."""
     if sites is None:
         return method.default_sites(subject) if lens is None else lens.sites
@@ -123,21 +125,23 @@ def _explain_rows(
 
 def run_request(request: Request, method: Method, settings: dict[str, Any]) -> list[Attribution]:
     """Run a method on one batch and make the records."""
+    return records(request, method, run_method(request, method, settings), {**method.options, **settings})
+
+
+def run_method(request: Request, method: Method, settings: dict[str, Any]) -> Tensor:
+    """A method's scores for one batch: (examples, sites, tokens)."""
     options = {name: value for name, value in settings.items() if name not in ("seed", "baselines")}
     with request.subject.frozen():
-        scores = method.function(request, **options)  # (examples, sites, tokens)
-    return records(request, method, scores, {**method.options, **settings})
+        return method.function(request, **options)
 
 
 def records(request: Request, method: Method, scores: Tensor, settings: dict[str, Any]) -> list[Attribution]:
     """Attributions from a batch's scores (examples, sites, tokens)."""
     batch, task = request.batch, request.subject.task
-    values = scores.detach().float().cpu().numpy()
-    if not np.isfinite(values).all():
-        raise OutputError(f"{method.name} gave scores that are not finite; run the model in float32")
+    values = finite_scores(method, scores)
     predictions = task.describe(task.predict(request.reference, batch), batch)
     targets = task.describe(request.target, batch)
-    shown = {name: _plain(value) for name, value in settings.items() if value is not None}
+    shown = shown_settings(settings)
     out = []
     for i in range(len(batch)):
         where = batch.valid[i].cpu().numpy()
@@ -160,6 +164,19 @@ def records(request: Request, method: Method, scores: Tensor, settings: dict[str
             )
         )
     return out
+
+
+def finite_scores(method: Method, scores: Tensor) -> np.ndarray:
+    """Scores as float32 numbers, or an OutputError."""
+    values = scores.detach().float().cpu().numpy()
+    if not np.isfinite(values).all():
+        raise OutputError(f"{method.name} gave scores that are not finite; run the model in float32")
+    return values
+
+
+def shown_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as records show them."""
+    return {name: _plain(value) for name, value in settings.items() if value is not None}
 
 
 def _plain(value: Any) -> Any:

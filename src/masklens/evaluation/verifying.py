@@ -52,10 +52,10 @@ def verify(
         raise MethodError(f"keep is {keep}; it is a probability or a share, between 0 and 1")
     if not attributions:
         return []
-    how = _removal(replace, attributions[0].sites[-1] if site is None else site)
+    how = removal(replace, attributions[0].sites[-1] if site is None else site)
     views = Views(as_subject(subject), [a.text for a in attributions], how=how)
     ranking = rank(views, attributions, site)
-    kept = _kept(ranking, attributions, keep)
+    kept = kept_tokens(ranking, np.array([is_keep_probability(a) for a in attributions])[:, None], keep)
     found = views.read_steps(kept[:, None])
     removed = views.removable & ~kept
     shares = removed.sum(1) / np.maximum(1, views.counts)
@@ -65,15 +65,14 @@ def verify(
     return [Verification(float(d), bool(same), float(share), numbers) for d, same, share, numbers in rows]
 
 
-def _removal(replace: Any, site: int) -> Any:
+def removal(replace: Any, site: int) -> Any:
     """How tokens are removed; a `baseline` may be a vector, a Baseline, or a function from a site to one."""
     given = getattr(replace, "baseline", replace)
     return given(site) if callable(given) else given
 
 
-def _kept(ranking: Ranking, attributions: Sequence[Attribution], keep: float) -> np.ndarray:
-    """(texts, tokens) bool: the tokens that the explanations keep."""
-    by_threshold = np.array([is_keep_probability(a) for a in attributions])[:, None]
+def kept_tokens(ranking: Ranking, by_threshold: bool | np.ndarray, keep: float) -> np.ndarray:
+    """(texts, tokens) bool: the tokens that explanations keep, by a threshold or as a share."""
     return np.where(by_threshold, ranking.removable & (ranking.scores > keep), ranking.top(keep))
 
 

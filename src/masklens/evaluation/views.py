@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -58,6 +58,13 @@ class Readings:
         return Readings(*(getattr(self, field.name).reshape(shape) for field in fields(self)))
 
 
+class Known(NamedTuple):
+    """Texts that went through the model already."""
+
+    batch: Batch
+    output: Tensor
+
+
 class Views:
     """Texts ready to be looked at in part.
 
@@ -66,6 +73,10 @@ class Views:
 
     Special tokens, and tokens that are the mask token already, stay visible whatever `keep` says; with a
     Baseline every token can be removed. A view that was read before is not run again.
+
+    Args:
+        known: the texts as they were encoded before, and the model's output for them.
+        like: views of other texts of the same subject, whose checks of what the model allows hold here too.
     """
 
     def __init__(
@@ -77,26 +88,31 @@ class Views:
         how: Manner | Tensor | Baseline = "mask",
         pack: bool = True,
         tokens_at_once: int | None = None,
+        known: Known | None = None,
+        like: Views | None = None,
     ) -> None:
         self.subject = subject
         self.how = _manner(how)
-        self.batch = subject.encode(texts, targets)
+        self.batch = subject.encode(texts, targets) if known is None else known.batch
         self.fill = _fill_token(subject) if self.how == "mask" else 0
         self.removable = self._removable()
         self.tokens_at_once = tokens_at_once or (1024 if subject.device.type == "cpu" else 32768)
         self._seen: dict[tuple[int, bytes], tuple[float, ...]] = {}
-        self.by_text = self._reads_by_text()
-        self.reference = self._whole()  # (texts, ...)
+        self.by_text = self._reads_by_text() if like is None else like.by_text
+        self.reference = self._whole() if known is None else known.output.cpu()  # (texts, ...)
         task, whole = subject.task, self.reference.to(subject.device)
         self.target = task.resolve(None if targets is None else list(targets), whole, self.batch)
         self.gold = None if labels is None else task.resolve(list(labels), whole, self.batch)
         self._remember_whole()
-        if self.how == "drop":
+        if self.how == "drop" and like is None:
             self._check_dropping()
-        self.packed = self.how == "drop" or (self.how == "mask" and pack and self._packing_is_exact())
+        self.packed = self._can_pack(pack) if like is None else like.packed
 
     def __len__(self) -> int:
         return len(self.batch)
+
+    def _can_pack(self, wanted: bool) -> bool:
+        return self.how == "drop" or (self.how == "mask" and wanted and self._packing_is_exact())
 
     @property
     def counts(self) -> np.ndarray:
