@@ -256,22 +256,92 @@ def evaluate(
 
 
 @app.command()
+def corpus(
+    model: ModelOption,
+    input: Annotated[
+        str,
+        typer.Option(
+            "--input", help="A path, URL or pattern: jsonl, csv, parquet, txt, or data sets saved to disk."
+        ),
+    ],
+    out: Annotated[str, typer.Option("--out", help="The folder, or its URL, for shards and manifest.")],
+    method: Annotated[
+        str | None, typer.Option("--method", show_default=DEFAULT_METHOD, help="The method.")
+    ] = None,
+    column: ColumnOption = None,
+    label_column: Annotated[
+        str | None, typer.Option("--label-column", help="The column of the gold labels, to take along.")
+    ] = None,
+    lens: LensOption = None,
+    lm_head: HeadOption = None,
+    target: TargetOption = None,
+    site: Annotated[list[int] | None, typer.Option("--site", help="A site; repeat for several.")] = None,
+    verify: Annotated[bool, typer.Option(help="Verify every explanation by running the model again.")] = True,
+    truncate: Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long.")] = False,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Texts in a batch.")] = 32,
+    shard_rows: Annotated[int, typer.Option("--shard-rows", min=1, help="Rows of a shard.")] = 2048,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad row.")] = False,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", show_default="all GPUs, or cpu", help="Such as cuda:1, or cuda:0,cuda:1."),
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option("--ray", metavar="ADDRESS", help="Run on this Ray cluster.")
+    ] = None,
+    cores: Annotated[int, typer.Option("--cores", min=1, help="CPU cores of a Ray worker.")] = 1,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False,
+    seed: SeedOption = 0,
+    limit: LimitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Explain a whole corpus into Parquet shards; the same command goes on after a stop."""
+    with redirect_stdout(sys.stderr):
+        from .corpus import Job, run
+
+        job = Job(
+            model=model,
+            input=input,
+            method=method or ("diffmask" if lens else DEFAULT_METHOD),
+            lens=lens and str(lens),
+            lm_head=lm_head,
+            columns=tuple(column or ["text"]),
+            label_column=label_column,
+            target=read_target(target),
+            sites=tuple(site) if site else None,
+            verify=verify,
+            truncate=truncate,
+            batch_size=batch_size,
+            shard_rows=shard_rows,
+            limit=limit,
+            seed=seed,
+            trust_remote_code=trust_remote_code,
+        )
+        totals = run(job, out, device, strict, ray, cores, report=tell)
+    show([totals._asdict()], as_json)
+
+
+@app.command()
 def reproduce(
     section: Annotated[
-        Literal["toy", "saliency"], typer.Argument(help="The part of the papers to reproduce.")
+        Literal["toy", "sst", "saliency"], typer.Argument(help="The part of the papers to reproduce.")
     ],
     out: Annotated[Path, typer.Option("--out", help="The folder for results.json, results.md and figures.")],
     model_dir: Annotated[
         Path | None, typer.Option("--model-dir", help="The folder of the reference checkpoints.")
     ] = None,
     data: Annotated[Path | None, typer.Option("--data", help="The folder of the data sets.")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Such as minilm or mpnet.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Such as minilm, or mpnet-sst5 for sst.")
+    ] = None,
     lens: LensOption = None,
     part: Annotated[
         list[str] | None,
         typer.Option("--part", help="Do only this part, such as sst2/gradcam; may be repeated."),
     ] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Processes side by side.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of fitting a lens.")] = None,
     device: DeviceOption = None,
     seed: SeedOption = 0,
     limit: LimitOption = None,
@@ -285,7 +355,7 @@ def reproduce(
         "lens": lens,
         "parts": part,
     }
-    options |= {"jobs": jobs, "device": device, "limit": limit}
+    options |= {"jobs": jobs, "steps": steps, "device": device, "limit": limit}
     with redirect_stdout(sys.stderr):
         run_section(section, out=out, seed=seed, **options)
         tell(f"wrote {out}")

@@ -10,11 +10,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..errors import CorpusError, MethodError
+from ..errors import CorpusError, LensError, MethodError, ModelError
 from .rows import Columns, find_files
 from .storage import Folder, is_url
 
-MANIFEST = "manifest.json"
+MANIFEST, DATA = "manifest.json", "data"
 LIBRARIES = ("masklens", "torch", "transformers", "tokenizers", "pyarrow", "numpy")
 HASHED = (".safetensors", ".gguf", ".json", ".txt", ".model")
 """endings of the files that make a model: weights, configuration, tokenizer"""
@@ -79,11 +79,11 @@ def manifest(job: Job, files: list[str]) -> dict[str, Any]:
 
 
 def begin(job: Job, folder: Folder) -> list[str]:
-    """Write the manifest, or check that the one in the folder is of the same run; returns the input files."""
+    """Write the manifest, or check that what is in the folder is of the same run; returns the input files."""
     files = find_files(job.input)
     new = manifest(job, files)
     content = folder.read(MANIFEST)
-    if content is None:
+    if content is None or not folder.names(DATA):
         folder.write(MANIFEST, json.dumps(new, indent=1).encode())
         return files
     differences = list(_differences(json.loads(content), new))
@@ -137,12 +137,17 @@ def model_hash(path: str, trust_remote_code: bool = False) -> str:
         return folder_hash(path)
     import transformers
 
-    config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    try:
+        config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path!r} is no folder here, and no model on the hub that can be read") from error
     return f"commit {config._commit_hash}"
 
 
 def folder_hash(path: str) -> str:
     """SHA-256 over the names and contents of the weights, configuration and tokenizer in a folder."""
+    if not Path(path).is_dir():
+        raise LensError(f"{path} is no folder; give one that holds a lens")
     total = hashlib.sha256()
     for file in sorted(Path(path).iterdir()):
         if file.suffix in HASHED and file.is_file():

@@ -1,0 +1,221 @@
+"""Explain the rows of a chunk: one model on one device, batches of like length, bad rows set aside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from ..encoding import Batch
+from ..errors import CorpusError, OutputError, TextError
+from ..evaluation.ranking import Ranking
+from ..evaluation.verifying import kept_tokens, removal
+from ..evaluation.views import Known, Views
+from ..explaining import chosen_sites, finite_scores, run_method, shown_settings
+from ..methods import Request, find
+from ..subject import Subject
+from .job import Job
+from .rows import Row
+from .shards import SCHEMA, Place, Proof, Reject, columns_of, row_id, table_of
+
+
+class Chunk(NamedTuple):
+    """Rows of one file that are explained together and written as one shard."""
+
+    place: Place
+    file: str
+    rows: list[Row]
+
+    def id_of(self, i: int) -> str:
+        return row_id(self.file, self.rows[i].number)
+
+
+class Encoded(NamedTuple):
+    """A chunk whose texts are tokenised."""
+
+    chunk: Chunk
+    batch: Batch | None
+    """the rows that can be explained; None if there are none"""
+    which: list[int]
+    """for each text of the batch, its row of the chunk"""
+    rejects: dict[int, str]
+    """reasons, by row of the chunk"""
+
+
+class Shard(NamedTuple):
+    """A chunk, explained."""
+
+    place: Place
+    table: pa.Table
+    rejects: list[Reject]
+
+
+Result = dict[str, Any] | str
+"""the columns of some texts, or the reason why there are none"""
+
+
+class Worker:
+    """A model on a device, with what the job asks of it.
+
+    `encode` and `explain` may run in two threads, each in one, so that the next chunk is tokenised while the
+    model is at work on this one.
+    """
+
+    def __init__(self, job: Job, device: str | None = None, strict: bool = False) -> None:
+        self.job, self.strict = job, strict
+        self.subject = Subject.from_pretrained(
+            job.model, device, truncate=job.truncate, trust_remote_code=job.trust_remote_code
+        )
+        self.method = find(job.method)
+        self.options = self._options()
+        self.sites = chosen_sites(self.subject, self.method, job.sites, self.options.get("lens"))
+        self.settings: dict[str, Any] = {"seed": job.seed, "baselines": None, **self.options}
+        self.shown = shown_settings({**self.method.options, **self.settings})
+        self.size = job.batch_size
+        """texts in a batch: less than asked for once that did not fit into memory"""
+        self._views: Views | None = None
+
+    def _options(self) -> dict[str, Any]:
+        options = dict(self.job.options)
+        if self.job.lm_head is not None:
+            options["lm_head"] = self.job.lm_head
+        if self.job.lens is not None:
+            from ..methods.diffmask import DiffMask
+
+            options["lens"] = DiffMask.from_pretrained(self.job.lens, self.subject)
+        self.method.check_options(list(options))
+        return options
+
+    def encode(self, chunk: Chunk) -> Encoded:
+        """Tokenise the rows of a chunk that hold a text."""
+        rejects = {i: row.reason for i, row in enumerate(chunk.rows) if row.reason is not None}
+        which = [i for i in range(len(chunk.rows)) if i not in rejects]
+        try:
+            batch = self._encode(chunk, which)
+        except TextError:
+            too_long = {i: reason for i in which if (reason := self._refusal(chunk, i)) is not None}
+            rejects |= too_long
+            which = [i for i in which if i not in too_long]
+            batch = self._encode(chunk, which)
+        return Encoded(chunk, batch, which, rejects)
+
+    def _encode(self, chunk: Chunk, which: Sequence[int]) -> Batch | None:
+        texts = [text for i in which if (text := chunk.rows[i].text) is not None]
+        return self.subject.encode(texts, [self.job.target] * len(texts)) if texts else None
+
+    def _refusal(self, chunk: Chunk, i: int) -> str | None:
+        """Why the model does not take a row; None if it does."""
+        try:
+            self._encode(chunk, [i])
+        except TextError as error:
+            return str(error)
+        return None
+
+    def explain(self, encoded: Encoded) -> Shard:
+        """Explain the texts of a chunk; rows that the model makes nothing of join the rejects."""
+        chunk, batch, which, rejects = encoded
+        self._check_strict(chunk, rejects)
+        tables, order = [], []
+        with self.subject.frozen():
+            for rows in self._batches(batch):
+                for part, result in self._explain(batch, rows):
+                    if isinstance(result, str):
+                        rejects[which[part[0]]] = result
+                        self._check_strict(chunk, rejects)
+                    else:
+                        here = [which[i] for i in part]
+                        tables.append(self._with_rows(result, chunk, here))
+                        order += here
+        table = pa.concat_tables([SCHEMA.empty_table(), *tables]).take(np.argsort(order))
+        listed = [Reject(chunk.id_of(i), rejects[i]) for i in sorted(rejects)]
+        return Shard(chunk.place, table, listed)
+
+    def _check_strict(self, chunk: Chunk, rejects: dict[int, str]) -> None:
+        if self.strict and rejects:
+            i = min(rejects)
+            raise CorpusError(
+                f"row {chunk.id_of(i)} cannot be explained: {rejects[i]}. Mend or remove it, or run without "
+                f"--strict to set such rows aside"
+            )
+
+    def _batches(self, batch: Batch | None) -> Iterator[list[int]]:
+        """The texts in order of length, as many at a time as fit."""
+        if batch is None:
+            return
+        order = batch.valid.sum(1).argsort(stable=True).tolist()
+        start = 0
+        while start < len(order):
+            size = self.size
+            yield order[start : start + size]
+            start += size
+
+    def _explain(self, batch: Batch | None, rows: list[int]) -> Iterator[tuple[list[int], Result]]:
+        """The columns of these texts, or of parts of them; for a single text that failed, the reason.
+
+        A batch that does not fit into memory is halved, and so are the batches after it. One with a text
+        that the model makes nothing of (NaN) is halved until that text is alone.
+        """
+        assert batch is not None
+        try:
+            result: Result = self._columns(batch.take(rows).trimmed())
+        except (OutputError, TextError) as error:
+            result = str(error)
+        except RuntimeError as error:
+            if not _out_of_memory(error):
+                raise
+            result = "out of memory, even in a batch of its own"
+            self.size = max(1, min(self.size, len(rows) // 2))
+        if len(rows) == 1 or not isinstance(result, str):
+            yield rows, result
+            return
+        if "memory" in result and torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        half = len(rows) // 2
+        yield from self._explain(batch, rows[:half])
+        yield from self._explain(batch, rows[half:])
+
+    def _columns(self, batch: Batch) -> dict[str, Any]:
+        """The shard's columns for one batch, without those that come from the rows."""
+        wanted = [self.job.target] * len(batch)
+        request = Request(self.subject, batch, self.sites, wanted, self.job.seed)
+        scores = finite_scores(self.method, run_method(request, self.method, self.settings))
+        task = self.subject.task
+        columns = columns_of(batch, self.sites, scores, self._proof(request, scores))
+        return columns | {
+            "prediction": task.describe(task.predict(request.reference, batch), batch),
+            "target": task.describe(request.target, batch),
+            "method": [self.method.name] * len(batch),
+            "merge": [self.method.merge] * len(batch),
+            "settings": [self._settings_of(request, i) for i in range(len(batch))],
+        }
+
+    def _settings_of(self, request: Request, i: int) -> str:
+        notes = request.notes.get(i, {}) | ({"truncated": True} if request.batch.truncated[i] else {})
+        return json.dumps(self.shown | notes, sort_keys=True, default=str)
+
+    def _proof(self, request: Request, scores: np.ndarray) -> Proof | None:
+        """Remove what the deepest site's scores call unneeded, and run the model again (see `verify`)."""
+        if not self.job.verify:
+            return None
+        how = removal(self.options.get("lens") or "mask", self.sites[-1])
+        known = Known(request.batch, request.reference)
+        views = Views(self.subject, request.batch.texts, how=how, known=known, like=self._views)
+        self._views = self._views or views
+        ranking = Ranking.of(scores[:, -1].astype(np.float64), views.removable)
+        kept = kept_tokens(ranking, self.method.merge == "max", self.job.keep)
+        found = views.read_steps(kept[:, None])
+        removed = (views.removable & ~kept).sum(1) / np.maximum(1, views.counts)
+        return Proof(found.divergence[:, 0], found.agrees[:, 0] > 0, removed)
+
+    def _with_rows(self, columns: dict[str, Any], chunk: Chunk, here: Sequence[int]) -> pa.Table:
+        own = {"row_id": [chunk.id_of(i) for i in here], "label": [chunk.rows[i].label for i in here]}
+        return table_of(columns | own)
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    """The CPU's allocator has no error of its own."""
+    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
