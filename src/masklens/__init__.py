@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .explaining import explain
     from .families import register_family
     from .methods.diffmask import DiffMask
+    from .reporting import report
     from .subject import Subject
 
     def methods() -> list[str]:
@@ -34,6 +35,7 @@ __all__ = [
     "load",
     "methods",
     "register_family",
+    "report",
     "save",
     "verify",
 ]
@@ -46,6 +48,7 @@ _HOME = {
     "explain": "explaining",
     "load": "attribution",
     "register_family": "families",
+    "report": "reporting",
     "save": "attribution",
     "verify": "evaluation",
 }

@@ -92,7 +92,7 @@ class Attribution:
         return plot(self.words() if words else self, ax=ax, per_site=per_site)
 
     def _repr_html_(self) -> str:
-        from .viz.page import fragment
+        from .viz.fragment import fragment
 
         return fragment(self)
 

@@ -1,4 +1,4 @@
-"""Attributions as files: data, pictures or a page, chosen by the ending of the name."""
+"""Attributions as files: data, pictures or a report, chosen by the ending of the name."""
 
 from __future__ import annotations
 
@@ -39,11 +39,10 @@ def _draw(attributions: Sequence[Attribution], path: Path) -> None:
         figure(attributions).savefig(part, format=path.suffix[1:], dpi=DOTS_PER_INCH)
 
 
-def _page(attributions: Sequence[Attribution], path: Path) -> None:
-    from .viz.page import page
+def _report(attributions: Sequence[Attribution], path: Path) -> None:
+    from .reporting import report
 
-    with whole(path) as part:
-        part.write_text(page(attributions), encoding="utf-8")
+    report(attributions, path)
 
 
 WRITERS: dict[str, Callable[[Sequence[Attribution], Path], object]] = {
@@ -51,5 +50,5 @@ WRITERS: dict[str, Callable[[Sequence[Attribution], Path], object]] = {
     ".parquet": save,
     ".png": _draw,
     ".svg": _draw,
-    ".html": _page,
+    ".html": _report,
 }

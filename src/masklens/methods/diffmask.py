@@ -375,6 +375,8 @@ def _with_lens(request: Request, lens: DiffMask) -> Tensor:
         raise MethodError(f"the lens has no site {missing[0]}; it has {lens.sites}")
     output, states = request.subject.states(request.batch, lens.probe.reads)
     request.note(output)
+    over = lens.over if isinstance(lens.over, str) else "pairs of sites"
+    request.notes.update({i: {"over": over} for i in range(len(request.batch))})
     rows = [lens.sites.index(site) for site in request.sites]
     return lens.keep(states)[rows].transpose(0, 1)
 

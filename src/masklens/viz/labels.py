@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unicodedata import category
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
@@ -27,6 +28,24 @@ def printable(text: str) -> str:
     of what follows them.
     """
     return "".join(character if character.isprintable() else "·" for character in text)
+
+
+def visible(text: str, lines: bool = False) -> str:
+    """The text with every unprintable character shown by its picture or number; with `lines`, lines stay.
+
+    The joiners of emoji and of Persian stay: they turn nothing around.
+    """
+    kept = "\u200c\u200d" + "\n\t" * lines
+    if lines:
+        text = text.replace("\r\n", "\n")
+    return "".join(c if c.isprintable() or c in kept or category(c) == "Zs" else _picture(c) for c in text)
+
+
+def _picture(character: str) -> str:
+    code = ord(character)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else f"\u27e8U+{code:04X}\u27e9"
 
 
 def shortened(text: str, length: int) -> str:

@@ -1,6 +1,6 @@
-"""Attributions as HTML: a fragment for a notebook, and a static page that needs neither network nor script.
+"""One attribution as a fragment of HTML, for a notebook: inline styles only, no script.
 
-Everything that comes from a record is escaped by the templates and freed of control and bidirectional
+Everything that comes from a record is escaped by the template and freed of control and bidirectional
 marks first, so that a text can neither inject anything nor disturb what stands around it.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from .colours import MISSING, Scale, Theme, colours, hexadecimal, ink, scale
 from .labels import printable, shortened, site_name
 
 if TYPE_CHECKING:
-    from ..attribution import Attribution, Text
+    from ..attribution import Attribution
 
 LEVELS = 40
 """steps of colour between no score and the strongest"""
@@ -46,7 +45,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Picture:
-    """What the templates draw of one attribution; all text in it is printable."""
+    """What the template draws of one attribution; all text in it is printable."""
 
     method: str
     prediction: str
@@ -69,24 +68,11 @@ class Picture:
 
 def fragment(attribution: Attribution, per_site: bool = False) -> str:
     """HTML of one attribution with inline styles only, as a notebook shows it."""
-    return _template("fragment.html").render(p=picture(attribution, per_site), palette=palette("light"))
-
-
-def page(attributions: Sequence[Attribution], title: str = "Attributions", per_site: bool = False) -> str:
-    """A self-contained HTML page; attributions of the same text that follow one another stand together.
-
-    `per_site` divides each site's scores by the site's largest.
-    """
-    texts = [
-        (_lines(text), [picture(attribution, per_site) for attribution in group])
-        for text, group in groupby(attributions, key=lambda attribution: attribution.text)
-    ]
-    palettes = {"light": palette("light"), "dark": palette("dark")}
-    return _template("page.html").render(title=printable(title), texts=texts, palettes=palettes)
+    return template("fragment.html").render(p=picture(attribution, per_site), palette=palette("light"))
 
 
 def picture(attribution: Attribution, per_site: bool = False) -> Picture:
-    """Lay an attribution out for the templates."""
+    """Lay an attribution out for the template."""
     a, shown = attribution, scale(attribution, per_site)
     names = tuple(site_name(site) for site in a.sites)
     settings = ((printable(str(name)), printable(str(value))) for name, value in a.settings.items())
@@ -135,12 +121,6 @@ def _signed(number: str) -> str:
     return number.replace("-", "−")
 
 
-def _lines(text: Text) -> list[str]:
-    """The text, or the two of a pair, printable but for its line breaks."""
-    parts = [text] if isinstance(text, str) else list(text)
-    return ["\n".join(printable(line) for line in part.splitlines()) for part in parts]
-
-
 @lru_cache(maxsize=2)
 def palette(theme: Theme) -> dict[str, tuple[str, str]]:
     """Background and ink of every colour by name: q0... sequential, p0... for, n0... against, x missing."""
@@ -156,7 +136,8 @@ def palette(theme: Theme) -> dict[str, tuple[str, str]]:
 
 
 @lru_cache(maxsize=2)
-def _template(name: str) -> Any:
+def template(name: str) -> Any:
+    """A template of this package; what is put into it is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("masklens.viz")

@@ -1,0 +1,376 @@
+"""The data that the viewer draws, and the file around it: one HTML page that needs nothing from elsewhere.
+
+The page is a shell (templates/viewer.html) with the viewer's style and script (viewer/) inside, and the data
+as JSON. Scores are kept as 16-bit numbers, so that a file of many texts stays small. Text from a record is
+freed of control and bidirectional marks here, escaped inside the JSON, and put on the page as text alone; the
+page's own policy lets no other script run and nothing be fetched.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..words import word_groups
+from .fragment import palette, template
+from .labels import shortened, site_name, visible
+
+if TYPE_CHECKING:
+    from ..attribution import Attribution
+    from ..evaluation.table import Table
+    from ..evaluation.verifying import Verification
+
+STEPS = 2**15 - 1
+"""a score is kept as a whole number of parts of its site's largest: so many parts"""
+MISSING = -(2**15)
+LONGEST_TOKEN = 200
+SCRIPTS = ("base.js", "data.js", "charts.js", "map.js", "text.js", "list.js", "set.js", "main.js")
+"""the viewer, in the order in which its parts need one another"""
+LIVE = ("live.js",)
+"""what the page of `masklens serve` has besides"""
+PARTS = ("first text", "second text")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An attribution as the viewer shows it."""
+
+    attribution: Attribution
+    name: str
+    """a heading: the method, or what tells several results of one method apart"""
+    proofs: Sequence[Verification] = ()
+    """what removing tokens did, one a site; none where it was not tried"""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over one axis."""
+
+    title: str
+    series: Mapping[str, Sequence[float | None]]
+    """each as long as `x`"""
+    x: Sequence[float]
+    x_name: str = ""
+    y_name: str = ""
+    note: str = ""
+    ticks: Sequence[str] = ()
+    """names of the places on the axis, instead of numbers"""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table; with `heat` its numbers are coloured by size."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    note: str = ""
+    heat: bool = False
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """Words by weight, the heaviest first."""
+
+    title: str
+    words: Sequence[tuple[str, float]]
+    note: str = ""
+
+
+Part = Chart | Grid | Cloud
+
+
+def report_data(
+    entries: Iterable[Entry],
+    title: str = "masklens report",
+    labels: Sequence[str] | None = None,
+    parts: Sequence[Part] = (),
+    segments: Sequence[str] = PARTS,
+) -> dict[str, Any]:
+    """Everything the viewer shows, ready for JSON.
+
+    Entries of one text stand together. `labels` has the right answer of each text, `segments` the names of
+    the two texts of a pair.
+    """
+    groups = by_text(entries)
+    if labels is not None and len(labels) != len(groups):
+        raise ValueError(f"{len(labels)} labels for {len(groups)} texts")
+    texts = [text_data(group) for group in groups]
+    for text, label in zip(texts, labels or [], strict=False):
+        text["label"] = visible(str(label))
+    return {
+        "title": visible(title),
+        "segments": [visible(name) for name in segments],
+        "settings": share_settings(texts),
+        "texts": texts,
+        "parts": [part_data(part) for part in [*proof_parts(groups), *parts]],
+    }
+
+
+def share_settings(texts: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Put the settings of all maps into one list without repeats; each map keeps its place in the list."""
+    known: dict[str, int] = {}
+    for text in texts:
+        for one in text["maps"]:
+            one["settings"] = known.setdefault(json.dumps(one["settings"]), len(known))
+    return [json.loads(settings) for settings in known]
+
+
+def by_text(entries: Iterable[Entry]) -> list[list[Entry]]:
+    """Entries of the same text together; a text that comes again under the same name is a text of its own."""
+    groups: dict[tuple[Any, int], list[Entry]] = {}
+    seen: dict[tuple[Any, str], int] = {}
+    for entry in entries:
+        text = entry.attribution.text
+        again = seen.get((text, entry.name), 0)
+        seen[text, entry.name] = again + 1
+        groups.setdefault((text, again), []).append(entry)
+    return list(groups.values())
+
+
+def text_data(group: Sequence[Entry]) -> dict[str, Any]:
+    """One text and all that was found about it."""
+    first = group[0].attribution
+    layouts: dict[tuple[Any, ...], dict[str, Any]] = {}
+    maps = []
+    for entry in group:
+        a = entry.attribution
+        key = (a.tokens, a.offsets)
+        layouts.setdefault(key, layout_data(a))
+        maps.append({"layout": list(layouts).index(key), **map_data(entry)})
+    return {
+        "text": [visible(part, lines=True) for part in _sources(first)],
+        "prediction": visible(first.prediction),
+        "layouts": list(layouts.values()),
+        "maps": maps,
+    }
+
+
+def layout_data(a: Attribution) -> dict[str, Any]:
+    """The tokens of a text, how they read in the text, and the words that they make up."""
+    sources = _sources(a)
+    groups = word_groups(sources, a.tokens, a.offsets, a.segments, a.special)
+    word_of = {i: number for number, group in enumerate(groups) for i in group}
+    pieces = [_piece(a, i) for i in range(len(a.tokens))]
+    tokens = [_token(token) for token in a.tokens]
+    layout: dict[str, Any] = {
+        "tokens": tokens,
+        "pieces": [None if piece == token else piece for piece, token in zip(pieces, tokens, strict=True)],
+        "special": [i for i, special in enumerate(a.special) if special],
+        "glued": [i for i in range(1, len(a.tokens)) if _glued(a, i)],
+        "words": [word_of[i] for i in range(len(a.tokens))],
+        "names": [_token(word) for word in a.words().tokens],
+    }
+    return layout if len(sources) == 1 else {**layout, "segments": list(a.segments)}
+
+
+def _sources(a: Attribution) -> tuple[str, ...]:
+    return (a.text,) if isinstance(a.text, str) else a.text
+
+
+def _token(token: str) -> str:
+    return shortened(visible(token), LONGEST_TOKEN)
+
+
+def _piece(a: Attribution, i: int) -> str:
+    """A token as it is written in the text, or its own name where it stands for no characters."""
+    start, end = a.offsets[i]
+    written = _sources(a)[a.segments[i]][start:end].strip()
+    return _token(written if written and not a.special[i] else a.tokens[i])
+
+
+def _glued(a: Attribution, i: int) -> bool:
+    """Whether a token goes on where the one before it ends."""
+    if a.special[i] or a.special[i - 1] or a.segments[i] != a.segments[i - 1]:
+        return False
+    start, end = a.offsets[i]
+    source = _sources(a)[a.segments[i]]
+    return start == a.offsets[i - 1][1] and start < end and not source[start].isspace()
+
+
+def map_data(entry: Entry) -> dict[str, Any]:
+    """The scores of one attribution, and what they are scores of."""
+    a = entry.attribution
+    made: dict[str, Any] = {
+        "name": visible(entry.name),
+        "method": visible(a.method),
+        "target": visible(a.target),
+        "over": over(a),
+        "merge": a.merge,
+        "sites": list(a.sites),
+        "settings": {visible(str(name)): visible(str(value)) for name, value in a.settings.items()},
+        **quantised(a.scores),
+    }
+    if a.prediction != entry.attribution.target:
+        made["prediction"] = visible(a.prediction)
+    if entry.proofs:
+        made["proofs"] = [proof_data(proof) for proof in entry.proofs]
+    return made
+
+
+def over(a: Attribution) -> str:
+    """What was scored: the inputs, or the states at each site. A lens says so itself."""
+    said = a.settings.get("over")
+    return str(said) if said else "inputs" if a.sites in ((0,), (1,)) else "states"
+
+
+def proof_data(proof: Verification) -> list[Any]:
+    """Divergence, whether the prediction stayed, the share of tokens removed, their numbers."""
+    divergence = proof.divergence if math.isfinite(proof.divergence) else None
+    rounded = None if divergence is None else float(f"{divergence:.4g}")
+    return [rounded, int(proof.prediction_kept), round(proof.share_removed, 4), list(proof.removed)]
+
+
+def quantised(scores: np.ndarray) -> dict[str, Any]:
+    """Each site's largest absolute score, and all scores as 16-bit parts of it, low byte first, in base64."""
+    finite = np.isfinite(scores)
+    largest = np.where(finite, np.abs(scores), 0).max(axis=1, initial=0.0, keepdims=True)
+    parts = np.where(finite, scores, 0) / np.where(largest > 0, largest, 1.0) * STEPS
+    whole = np.where(finite, np.rint(parts), MISSING).astype("<i2")
+    return {
+        "largest": [float(f"{value:.7g}") for value in largest[:, 0].tolist()],
+        "scores": base64.b64encode(whole.tobytes()).decode(),
+    }
+
+
+def part_data(part: Part) -> dict[str, Any]:
+    """A chart, table or cloud for JSON."""
+    fields = asdict(part)
+    if isinstance(part, Chart):
+        fields["series"] = list(part.series.items())  # a list: the order stays, whatever the names are
+    return {"kind": type(part).__name__.lower(), **_clean(fields)}
+
+
+def _clean(value: Any) -> Any:
+    """Plain data with safe text; numbers rounded, those that are not finite become None."""
+    if isinstance(value, Mapping):
+        return {visible(str(name)): _clean(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [_clean(one) for one in value]
+    if isinstance(value, (float, np.floating)):
+        return float(f"{value:.5g}") if math.isfinite(value) else None
+    if isinstance(value, np.integer):
+        return int(value)
+    return value if value is None or isinstance(value, bool | int) else visible(str(value))
+
+
+def proof_parts(groups: Sequence[Sequence[Entry]]) -> list[Part]:
+    """Over a set of texts: what removing tokens did on average, for each name and site."""
+    found: dict[tuple[str, int], list[Verification]] = {}
+    for group in groups:
+        for entry in group:
+            for site, proof in zip(entry.attribution.sites, entry.proofs, strict=False):
+                found.setdefault((entry.name, site), []).append(proof)
+    if not found or len(groups) < 2:
+        return []
+    rows = [[name, site_name(site), *_means(proofs)] for (name, site), proofs in found.items()]
+    columns = ["method", "site", "texts", "tokens removed", "prediction kept", "divergence (nats)"]
+    note = "Means over texts: the tokens that an explanation calls unneeded were removed, and the model ran again."
+    return [*_proof_charts(found), Grid("Verification", columns, rows, note)]
+
+
+def _means(proofs: Sequence[Verification]) -> list[Any]:
+    values = [(p.share_removed, p.prediction_kept, p.divergence) for p in proofs]
+    return [len(proofs), *(round(float(mean), 4) for mean in np.mean(values, axis=0))]
+
+
+def _proof_charts(found: Mapping[tuple[str, int], Sequence[Verification]]) -> list[Part]:
+    """The same over sites, for the names that have several."""
+    sites = sorted({site for _, site in found})
+    names = dict.fromkeys(name for name, _ in found if sum(other == name for other, _ in found) > 1)
+    if not names:
+        return []
+    columns = {"tokens removed": 1, "prediction kept": 2, "divergence (nats)": 3}
+    charts: list[Part] = []
+    for what, column in columns.items():
+        series = {
+            name: [_means(found[name, site])[column] if (name, site) in found else None for site in sites]
+            for name in names
+        }
+        ticks = [site_name(site) for site in sites]
+        charts.append(Chart(f"Verification by site: {what}", series, sites, "site", what, ticks=ticks))
+    return charts
+
+
+def evaluation_parts(table: Table) -> list[Part]:
+    """What `masklens.evaluate` found: the curves of the games, and the table."""
+    games = dict.fromkeys(game for curves in table.curves.values() for game in curves)
+    charts: list[Part] = []
+    for game in games:
+        series = {row: curves[game] for row, curves in table.curves.items() if game in curves}
+        shares = np.linspace(0, 100, len(next(iter(series.values())))).tolist()
+        done = "hidden" if game.startswith("hiding") else "revealed"
+        better = table.better.get(game, "")
+        note = f"The most important tokens first; a {better} area is better." if better else ""
+        charts.append(Chart(f"The {game} game", series, shares, f"% of tokens {done}", "accuracy", note))
+    arrows = {"higher": " ↑", "lower": " ↓"}
+    columns = ["", *(name + arrows.get(table.better.get(name, ""), "") for name in table.metrics)]
+    rows = [
+        [row, *(cells[name].value if name in cells else None for name in table.metrics)]
+        for row, cells in table.rows.items()
+    ]
+    return [*charts, Grid("Faithfulness", columns, rows, " ".join(table.notes))]
+
+
+def report_html(data: Mapping[str, Any], live: Mapping[str, Any] | None = None) -> str:
+    """The page; with `live`, what the page of `masklens serve` has to know about its server."""
+    script, style = _script(live is not None), _style()
+    policy = [
+        "default-src 'none'",
+        f"script-src {_hash(script)}",
+        f"style-src {_hash(style)}",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    return template("viewer.html").render(
+        title=data["title"],
+        policy="; ".join([*policy, "connect-src 'self'"] if live else policy),
+        script=script,
+        style=style,
+        data=embedded({**data, **({"live": live} if live else {})}),
+    )
+
+
+def embedded(data: Any) -> str:
+    """JSON that can stand inside a script element: nothing in it can end the element or a line."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@lru_cache(maxsize=2)
+def _script(live: bool) -> str:
+    parts = "\n".join(_read(name) for name in (*SCRIPTS[:-1], *(LIVE if live else ()), SCRIPTS[-1]))
+    return f'"use strict";\n(() => {{\n{parts}\n}})();\n'
+
+
+@lru_cache(maxsize=1)
+def _style() -> str:
+    """The style sheet, with the colours of scores as variables for each theme."""
+    light, dark = (
+        "".join(f"--{name}:{back};--{name}i:{front};" for name, (back, front) in palette(theme).items())
+        for theme in ("light", "dark")
+    )
+    classes = "\n".join(
+        f".{name}{{background:var(--{name});color:var(--{name}i)}}" for name in palette("light")
+    )
+    screen = f"@media screen {{ :root[data-theme=dark] {{{dark}}} }}"
+    return f":root {{{light}}}\n{screen}\n{classes}\n{_read('viewer.css')}"
+
+
+def _read(name: str) -> str:
+    return files("masklens.viz").joinpath("viewer", name).read_text(encoding="utf-8")
