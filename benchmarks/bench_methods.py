@@ -26,7 +26,7 @@ from masklens.probes import Probe, rows_for
 from .reference import Missing, checkpoint, sst2_dev
 
 ROUNDS, BATCH = 3, 32
-SENTENCES, FEW = 64, 4
+SENTENCES, FEW = 64, 8
 
 Way = Callable[[], object]
 
@@ -37,6 +37,7 @@ def main() -> str:
         folder, head, texts = checkpoint("mpnet-sst2"), checkpoint("mpnet-mlm"), sst2_dev()[0]
     except Missing as reason:
         return f"not run: {reason}"
+    torch.set_num_threads(1)  # threads that wait for each other would count as work
     subject = Subject.from_pretrained(folder)
     parts = [
         costs(subject, texts[:SENTENCES], str(head)),

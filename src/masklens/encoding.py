@@ -70,6 +70,11 @@ class Batch:
             for name, value in self.inputs.items()
         )
 
+    @property
+    def columns(self) -> Tensor:
+        """The columns that are not padding in every row: (tokens,) bool, where `by_token`."""
+        return (self.valid | self.inputs["attention_mask"].bool()).any(0)
+
     def trimmed(self) -> Batch:
         """Without the columns that are padding in every row, where the inputs allow it.
 
@@ -77,7 +82,7 @@ class Batch:
         """
         if not self.by_token:
             return self
-        columns = (self.valid | self.inputs["attention_mask"].bool()).any(0)
+        columns = self.columns
         if bool(columns.all()):
             return self
         return replace(

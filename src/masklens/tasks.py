@@ -22,6 +22,9 @@ from .errors import TargetError
 class Task(ABC):
     """Reads the output of a model."""
 
+    fixed_shape = False
+    """whether an example's output has the same shape whatever the length of its text and of the batch"""
+
     def source(self, text: Text) -> Text:
         """The part of a text that is tokenised."""
         return text
@@ -78,6 +81,8 @@ def per_text(wanted: Any, count: int) -> list[Any]:
 
 class Classification(Task):
     """One of several classes: output (examples, classes) logits; divergence KL(reference || output)."""
+
+    fixed_shape = True
 
     def __init__(self, labels: Sequence[str]) -> None:
         self.labels = tuple(labels)

@@ -56,6 +56,7 @@ class Request:
     notes: dict[int, dict[str, Any]] = field(default_factory=dict)
     """what a method has to say about single examples: it goes into the settings of their records"""
     _reference: Tensor | None = field(default=None, repr=False)
+    _states: dict[int, Tensor] | None = field(default=None, repr=False)
 
     def note(self, output: Tensor) -> Tensor:
         """Keep an unedited output that the method computed anyway, so that it is computed once."""
@@ -69,6 +70,13 @@ class Request:
         if self._reference is None:
             self._reference = self.subject.states(self.batch, sites=self.sites[:1]).output
         return self._reference
+
+    def states(self) -> dict[int, Tensor]:
+        """The unedited states at the sites asked for, (examples, tokens, width) each, computed once."""
+        if self._states is None:
+            output, self._states = self.subject.states(self.batch, self.sites)
+            self.note(output)
+        return self._states
 
     @cached_property
     def target(self) -> Tensor:

@@ -42,11 +42,13 @@ def pairs(examples: int, steps: int, limit: int) -> Iterator[tuple[Tensor, Tenso
 def by_length(request: Request, function: Callable[[Request], Tensor]) -> Tensor:
     """Apply `function` to the texts of each length apart, so that no forward pass computes padding.
 
-    Worth it where a text goes through the model many times. The scores come back as (examples, sites, tokens)
-    of the whole batch.
+    Worth it where a text goes through the model many times. The unedited states are computed once for all,
+    if the task's output allows it. The scores come back as (examples, sites, tokens) of the whole batch.
     """
     if not _can_cut(request):
         return function(request)
+    if request.subject.task.fixed_shape:
+        request.states()
     lengths = request.batch.valid.sum(1).tolist()
     groups = [[i for i, n in enumerate(lengths) if n == length] for length in sorted(set(lengths))]
     return _in_groups(request, groups, function)
@@ -70,15 +72,19 @@ def _in_groups(request: Request, groups: list[list[int]], function: Callable[[Re
 
 def part_of(request: Request, rows: list[int]) -> Request:
     """The request for some of its texts, without the padding that none of them needs."""
-    wanted = per_text(request.wanted, len(request.batch))
-    return Request(
+    wanted, batch = per_text(request.wanted, len(request.batch)), request.batch.take(rows)
+    part = Request(
         request.subject,
-        request.batch.take(rows).trimmed() if _can_cut(request) else request.batch.take(rows),
+        batch.trimmed(),
         request.sites,
         [wanted[i] for i in rows],
         request.seed,
         request.baselines,
     )
+    if request._states is not None:
+        part._states = {site: state[rows][:, batch.columns] for site, state in request._states.items()}
+        part.note(request.reference[rows])
+    return part
 
 
 def _can_cut(request: Request) -> bool:

@@ -47,8 +47,7 @@ def information_bottleneck(
             on the texts beside it; statistics of a corpus are what the paper uses.
     """
     check_count("n_steps", n_steps)
-    output, states = request.subject.states(request.batch, request.sites)
-    request.note(output)
+    states = request.states()
     kept = [
         _gates(
             request,

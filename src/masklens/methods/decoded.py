@@ -92,7 +92,7 @@ def _scored(request: Request, score: str, n_steps: int) -> tuple[Tensor, dict[in
         raise MethodError(f"score={score!r} is not known; there are {', '.join(SCORES)}")
     if score == "integrated_gradients":
         alpha = integrated_gradients(request, n_steps=n_steps)
-        return alpha, request.subject.states(request.batch, request.sites).states
+        return alpha, request.states()
     found = slopes(request)
     states = {site: slope.state for site, slope in found.items()}
     if score == "gradient_norm":

@@ -93,9 +93,7 @@ def erasure(
     rule = Rule(criterion, margin, smallest, beam, budget, internal_batch_size)
 
     def score(part: Request) -> Tensor:
-        output, states = part.subject.states(part.batch, part.sites)
-        part.note(output)
-        return torch.stack([_site(part, site, states[site], rule) for site in part.sites], dim=1)
+        return torch.stack([_site(part, site, part.states()[site], rule) for site in part.sites], dim=1)
 
     with torch.no_grad():
         return by_length(request, score)

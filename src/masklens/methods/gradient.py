@@ -163,11 +163,9 @@ def smooth_slopes(
 ) -> dict[int, Slope]:
     """States and gradients averaged over `n_samples` noisy copies of the state, one site at a time."""
     check_count("n_samples", n_samples)
-    output, states = request.subject.states(request.batch, request.sites)
-    request.note(output)
     return {
         site: Slope(state, _smooth(request, site, state, n_samples, noise, internal_batch_size, objective))
-        for site, state in states.items()
+        for site, state in request.states().items()
     }
 
 
@@ -248,10 +246,8 @@ def integrated_slopes(
     objective: Objective | None = None,
 ) -> dict[int, Slope]:
     """h - b and the weighted sum of gradients at b + steps[k] (h - b), at each site by itself."""
-    output, states = request.subject.states(request.batch, request.sites)
-    request.note(output)
     found = {}
-    for site, state in states.items():
+    for site, state in request.states().items():
         baseline = absent_state(request, site, state)
         way = state - baseline
         total = path_gradient(

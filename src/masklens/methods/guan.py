@@ -46,8 +46,7 @@ def guan(
     check_count("n_steps", n_steps)
     if score not in ("inverse", "negative"):
         raise MethodError(f"score={score!r} is not known; give 'inverse' (1 / sigma) or 'negative' (-sigma)")
-    output, states = request.subject.states(request.batch, request.sites)
-    request.note(output)
+    states = request.states()
     sigma = torch.stack(
         [_noise_levels(request, site, states[site], n_steps, lr, weight, start) for site in request.sites],
         dim=1,

@@ -25,9 +25,7 @@ class Game:
     """The score of one or more texts at a site, as a function of the tokens that are kept."""
 
     def __init__(self, request: Request, site: int, internal_batch_size: int | None) -> None:
-        output, states = request.subject.states(request.batch, [site])
-        request.note(output)
-        self.request, self.site, self.state = request, site, states[site]
+        self.request, self.site, self.state = request, site, request.states()[site]
         self.baseline = absent_state(request, site, self.state, mask_or_zero(request))
         self.free = request.batch.valid & ~request.batch.special  # (examples, tokens)
         self.rows_at_once = rows_at_once(request.batch, self.state.shape[-1], internal_batch_size)
@@ -219,22 +217,18 @@ def gradient_shap(
     check_count("n_samples", n_samples)
 
     def score(part: Request) -> Tensor:
-        states = part.subject.states(part.batch, part.sites)
-        part.note(states.output)
         return stacked(
-            part,
-            lambda site: _expected_gradient(
-                part, site, states.states[site], n_samples, noise, internal_batch_size
-            ),
+            part, lambda site: _expected_gradient(part, site, n_samples, noise, internal_batch_size)
         )
 
     return by_length(request, score)
 
 
 def _expected_gradient(
-    request: Request, site: int, state: Tensor, n_samples: int, noise: float, internal_batch_size: int | None
+    request: Request, site: int, n_samples: int, noise: float, internal_batch_size: int | None
 ) -> Tensor:
     """The mean of (h - b) . gradient over samples of b, of the place between, and of noise on h."""
+    state = request.states()[site]
     generators = request.generators()
     draws = torch.stack([torch.rand(n_samples, 2, generator=g) for g in generators])  # (examples, samples, 2)
     baselines = _baselines(request, site, state)  # (examples, kinds, tokens, width)
@@ -286,9 +280,8 @@ def captum_attr(method: str) -> ModuleType:
 
 def _mean_deeplift(request: Request, site: int, internal_batch_size: int | None) -> Tensor:
     """DeepLIFT with each text once a baseline, some texts at a time: (examples, tokens)."""
-    output, states = request.subject.states(request.batch, [site])
-    request.note(output)
-    state, baselines = states[site], _baselines(request, site, states[site])
+    state = request.states()[site]
+    baselines = _baselines(request, site, state)
     kinds = baselines.shape[1]
     at_once = rows_at_once(request.batch, state.shape[-1], internal_batch_size) // (2 * kinds)
     found = []
