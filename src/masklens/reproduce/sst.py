@@ -1,0 +1,238 @@
+"""`masklens reproduce sst`: DiffMask on sentiment (De Cao et al. 2020, section 3.2 and appendix D.2).
+
+    run(model_dir, data, out)                                     # everything that is missing
+    run(model_dir, data, out, parts=["faithfulness"], model="mpnet-sst5")
+
+The work is done in pieces, such as "faithfulness/inputs" of a model. Each is kept in OUT/parts as soon as it
+is there and is not done again; lenses are kept in OUT/lenses/MODEL-OVER-seedK. Several processes may work
+in one folder, each at its own pieces: results are assembled from the pieces that are there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import FileError, MethodError
+from ..methods.diffmask import DiffMask
+from ..subject import Subject
+from . import sst_report
+from .labelled import Labelled
+from .running import device_name, fast_products, only_one, write_json
+from .sst_faithfulness import measure
+from .sst_stability import stability
+from .treebank import read_split
+
+MODELS = ("mpnet-sst5", "mpnet-sst2", "minilm-sst5")
+OVERS = ("inputs", "states")
+SEEDS = 5
+PARTS = ("lens", "faithfulness", "stability")
+MARGIN = 0.1
+LENS: dict[str, dict[str, Any]] = {"inputs": {}, "states": {}}
+"""how lenses are fitted; all else as in lagrangian.Settings"""
+
+
+def run(
+    model_dir: str | Path,
+    data: str | Path,
+    out: str | Path,
+    model: str | None = None,
+    parts: Sequence[str] | None = None,
+    lens: Path | None = None,
+    device: str | None = None,
+    limit: int | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    tell: Callable[[str], None] = print,
+) -> None:
+    """Do what is missing and write the results.
+
+    Args:
+        model_dir: holds the checkpoints, such as mpnet-sst5.
+        model: do only this one. By default all that are there are measured for faithfulness, and the
+            first of MODELS that is there for the rest.
+        parts: do only these: a part such as "stability", or a piece such as "stability/states" or
+            "lens/inputs/3" (the lens over inputs with the seed 3 above `seed`).
+        lens: a folder with lenses as they are kept in OUT/lenses; by default that one.
+        limit: use at most so many texts of each set, and four times as many to fit lenses on, so many at
+            a time.
+        steps: of fitting a lens.
+        seed: of the first lens; those for stability have the next ones.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    names = [model] if model else _models(Path(model_dir))
+    studies = [
+        Study(Path(model_dir), Path(data), Path(out), name, device, lens, limit, steps, seed)
+        for name in names
+    ]
+    with fast_products(device):
+        for study, piece in _todo(studies, parts):
+            _do(study, piece, tell)
+    with only_one(Path(out) / "parts" / ".results.lock"):
+        sst_report.write(Path(out), _command(limit, steps, seed), studies[0].suffix)
+
+
+def _models(model_dir: Path) -> list[str]:
+    there = [name for name in MODELS if (model_dir / name / "config.json").exists()]
+    if not there:
+        raise FileError(
+            f"{model_dir} has none of {', '.join(MODELS)}; --model-dir is a folder of checkpoints"
+        )
+    return there
+
+
+def _command(limit: int | None, steps: int | None, seed: int) -> str:
+    given = {"limit": limit, "steps": steps, "seed": seed}
+    more = "".join(f" --{name} {value}" for name, value in given.items() if value is not None)
+    return f"masklens reproduce sst --model-dir DIR --data DIR --out DIR{more}"
+
+
+def pieces(first: bool) -> Iterator[str]:
+    """Every piece of a model; those that only one model is needed for if it is the `first`."""
+    for over in OVERS:
+        yield f"faithfulness/{over}"
+    if first:
+        yield from (f"stability/{over}" for over in OVERS)
+
+
+def _todo(studies: Sequence[Study], parts: Sequence[str] | None) -> Iterator[tuple[Study, str]]:
+    """The pieces asked for, in order; lenses that others need are fitted when these are done."""
+    lenses = [f"lens/{over}/{k}" for over in OVERS for k in range(SEEDS)]
+    known = [*pieces(True), *lenses]
+    for part in parts or ():
+        if not any(_within(piece, part) for piece in known):
+            raise MethodError(f"no part {part!r}; there are {', '.join([*PARTS, *known])}")
+    for i, study in enumerate(studies):
+        every = [*(lenses if parts else ()), *pieces(first=i == 0)]
+        yield from ((study, p) for p in every if parts is None or any(_within(p, part) for part in parts))
+
+
+def _within(piece: str, part: str) -> bool:
+    return piece == part or piece.startswith(f"{part}/")
+
+
+def _do(study: Study, piece: str, tell: Callable[[str], None]) -> None:
+    """Do a piece unless it is there."""
+    path = study.path(piece)
+    if path.exists():
+        return
+    start = time.perf_counter()
+    part, _, rest = piece.partition("/")
+    found = DO[part](study, rest)
+    if found is not None:
+        write_json(path, {**found, "settings": study.settings, "seconds": time.perf_counter() - start})
+    tell(f"{study.model}: {piece}: {time.perf_counter() - start:.1f} s")
+
+
+@dataclass
+class Study:
+    """One model, its data, and what was done so far."""
+
+    model_dir: Path
+    data: Path
+    out: Path
+    model: str
+    device: str
+    lenses: Path | None
+    limit: int | None
+    steps: int | None
+    seed: int
+
+    @property
+    def task(self) -> str:
+        """ "sst5" or "sst2" """
+        return self.model.rpartition("-")[2]
+
+    @property
+    def cut(self) -> str:
+        """What a smaller run is called; its lenses and pieces are others than those of the whole one."""
+        given = {"first": self.limit, "steps": self.steps}
+        return "".join(f"-{name}{value}" for name, value in given.items() if value is not None)
+
+    @property
+    def suffix(self) -> str:
+        """Of the names of this run's pieces."""
+        return f"-seed{self.seed}{self.cut}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"seed": self.seed, "limit": self.limit, "steps": self.steps, "margin": MARGIN} | {
+            "device": device_name(self.device)
+        }
+
+    def path(self, piece: str) -> Path:
+        folder = "gru" if piece.startswith("erasure") else self.model
+        return self.out / "parts" / f"{folder}{self.suffix}" / f"{piece.replace('/', '-')}.json"
+
+    @cached_property
+    def subject(self) -> Subject:
+        return Subject.from_pretrained(self.model_dir / self.model, device=self.device, truncate=True)
+
+    def split(self, name: str) -> Labelled:
+        return read_split(self.data, self.task, name).first(self.limit)
+
+    def lens(self, over: str, number: int = 0) -> DiffMask:
+        """The lens with the seed `number` above the study's: loaded, or fitted and kept."""
+        name = f"{self.model}-{over}-seed{self.seed + number}{self.cut}"
+        folder = (self.lenses or self.out / "lenses") / name
+        if not (folder / "lens.json").exists():
+            with only_one(folder.parent / f".{name}.lock"):
+                if not (folder / "lens.json").exists():  # another process may just have fitted it
+                    self._fit(over, number, folder)
+        return DiffMask.from_pretrained(folder, self.subject)
+
+    def _fit(self, over: str, number: int, folder: Path) -> None:
+        texts = read_split(self.data, self.task, "train").texts
+        chosen = LENS[over] if self.steps is None else {**LENS[over], "steps": self.steps}
+        if self.limit is not None:
+            texts, chosen = texts[: 4 * self.limit], {**chosen, "batch_size": self.limit}
+        start = time.perf_counter()
+        lens = DiffMask.fit(
+            self.subject, texts, over, MARGIN, self.seed + number, folder=folder / "training", **chosen
+        )
+        seconds = time.perf_counter() - start
+        write_json(
+            self.path(f"lens/{over}/{number}"),
+            {
+                "seconds": seconds,
+                "texts": len(texts),
+                "diagnostics": [d._asdict() for d in lens.diagnostics],
+                "events": lens.events,
+                "settings": self.settings,
+            },
+        )
+        lens.save_pretrained(folder)
+        shutil.rmtree(folder / "training", ignore_errors=True)
+
+
+def _lens(study: Study, which: str) -> None:
+    """Fit a lens; its own card and piece are written with it."""
+    over, number = which.split("/")
+    study.lens(over, int(number))
+
+
+def _faithfulness(study: Study, over: str) -> dict[str, Any]:
+    """The lens's masks on dev and test."""
+    lens = study.lens(over)
+    return {split: measure(lens, study.split(split), study.seed) for split in ("dev", "test")}
+
+
+def _stability(study: Study, over: str) -> dict[str, Any]:
+    """Lenses of five seeds on dev."""
+    texts = study.split("dev").texts
+    return stability([study.lens(over, k).explain(texts, batch_size=256) for k in range(SEEDS)])
+
+
+DO: dict[str, Callable[[Study, str], dict[str, Any] | None]] = {
+    "lens": _lens,
+    "faithfulness": _faithfulness,
+    "stability": _stability,
+}
+"""what is done for a part"""

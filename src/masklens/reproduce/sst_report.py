@@ -1,0 +1,201 @@
+"""The pieces of sst.py as results.json and results.md, with the paper's figures beside ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..files import whole
+from .running import write_json
+
+Found = Mapping[str, Any]
+
+PAPER_TABLE2 = {
+    "diffmask": {"precision": 0.8126, "recall": 0.8589, "f1": 0.8075, "optimality": 0.3267, "l0": 0.3058},
+    "reinforce": {"precision": 0.7469, "recall": 0.8082, "f1": 0.7357, "optimality": 0.0883, "l0": 0.3313},
+}
+PAPER_FAITHFULNESS = {
+    "inputs": {"before": 0.379, "after": 0.383, "masked": 0.463},
+    "states": {"before": 0.379, "after": 0.389, "masked": 0.676},
+}
+"""F1 on dev (BERT base, five classes) and the share masked"""
+PAPER_DEVIATION = {"inputs": 0.05, "states": 0.03}
+PAPER_CLS = {"diffmask": 0.99, "information_bottleneck": 0.71}
+"""how often the last state of [CLS] has the largest attribution"""
+
+
+def write(out: Path, command: str, suffix: str) -> None:
+    """Write what can be said from the pieces that are there."""
+    results = gathered(read_pieces(out / "parts", suffix)) | {"command": command}
+    write_json(out / "results.json", results)
+    with whole(out / "results.md") as part:
+        part.write_text("\n".join(summary(results)) + "\n", encoding="utf-8")
+
+
+def read_pieces(folder: Path, suffix: str) -> dict[str, dict[str, Found]]:
+    """{model or "gru": {piece: what was found}}"""
+    found: dict[str, dict[str, Found]] = {}
+    for place in sorted(folder.glob(f"*{suffix}")):
+        name = place.name.removesuffix(suffix)
+        found[name] = {
+            p.stem: json.loads(p.read_text(encoding="utf-8")) for p in sorted(place.glob("*.json"))
+        }
+    return found
+
+
+def gathered(found: Mapping[str, Mapping[str, Found]]) -> dict[str, Any]:
+    """The results file."""
+    from .sst import MODELS, OVERS
+
+    models = sorted(
+        (name for name in found if name != "gru"), key=lambda m: (m not in MODELS, (*MODELS, m).index(m))
+    )
+    gru = found.get("gru", {})
+    results: dict[str, Any] = {
+        "table2": gru.get("erasure-table", {}).get("rows", {}),
+        "faithfulness": {m: f for m in models if (f := _faithfulness(found[m], OVERS))},
+        "stability": _first_of(models, found, "stability", OVERS),
+        "analysis": _first_of(models, found, "analysis", OVERS),
+        "lenses": {
+            f"{m}-{piece.removeprefix('lens-')}": lens
+            for m in models
+            for piece, lens in found[m].items()
+            if piece.startswith("lens-")
+        },
+    }
+    if "erasure-table" in gru:
+        results["gru"] = {key: value for key, value in gru["erasure-table"].items() if key != "rows"}
+    return results
+
+
+def _faithfulness(pieces: Mapping[str, Found], overs: Iterable[str]) -> dict[str, Any]:
+    """{split: {over: measures}} of one model."""
+    there = {over: pieces[f"faithfulness-{over}"] for over in overs if f"faithfulness-{over}" in pieces}
+    return {
+        split: {over: piece[split] for over, piece in there.items()}
+        for split in ("dev", "test")
+        if any(split in piece for piece in there.values())
+    }
+
+
+def _first_of(
+    models: Sequence[str], found: Mapping[str, Mapping[str, Found]], part: str, overs: Iterable[str]
+) -> dict[str, Any]:
+    """A part that one model is enough for, from the first model that has it: {over: what was found}."""
+    gathered = {}
+    for over in overs:
+        there = [m for m in models if f"{part}-{over}" in found[m]]
+        if there:
+            gathered[over] = {"model": there[0], **found[there[0]][f"{part}-{over}"]}
+    return gathered
+
+
+def summary(results: Mapping[str, Any]) -> list[str]:
+    """The results for people."""
+    lines = ["# DiffMask on sentiment", "", f"Made by `{results['command']}`.", ""]
+    lines += _table2(results) if results["table2"] else []
+    for model, splits in results["faithfulness"].items():
+        lines += _model(model, splits)
+    lines += _stability(results["stability"]) if results["stability"] else []
+    lines += _fits(results["lenses"]) if results["lenses"] else []
+    return lines
+
+
+def _table2(results: Mapping[str, Any]) -> list[str]:
+    names = list(PAPER_TABLE2["diffmask"])
+    rows = []
+    for row, found in results["table2"].items():
+        paper = PAPER_TABLE2.get(row, {})
+        cells = [f"{found[n]:.3f}" + (f" ({paper[n]:.3f})" if paper else "") for n in names]
+        rows.append([row, *cells])
+    return [
+        "## Table 2: masks against exact search (the paper's in brackets)",
+        "",
+        *table(["", *names], rows),
+    ]
+
+
+def _model(model: str, splits: Mapping[str, Any]) -> list[str]:
+    lines = [f"## Faithfulness: {model}", ""]
+    heads = ["masks over", "set", "masked", "accuracy", "F1 macro", "F1 of batches", "agreement", "KL", "ok"]
+    rows = [_overall(over, split, found) for split, overs in splits.items() for over, found in overs.items()]
+    lines += table(heads, rows)
+    lines += [
+        "Inputs: the deepest site. States: the mean over sites, one site masked at a time. "
+        "The paper (BERT, five classes, dev; F1 of batches): inputs 0.379 → 0.383 at 46.3% masked, "
+        "states 0.379 → 0.389 at 67.6% masked.",
+        "",
+    ]
+    for split, overs in splits.items():
+        for over, found in overs.items():
+            lines += [f"### {model}, masks over {over}, {split}, every site", ""]
+            lines += table(["site", *heads[2:]], [_site(site) for site in found["sites"]])
+    return lines
+
+
+def _overall(over: str, split: str, found: Found) -> list[str]:
+    before, after = found["before"], found["summary"]
+    changes = (f"{before[n]:.3f} → {after[n]:.3f}" for n in ("accuracy", "f1_macro", "f1_batch"))
+    return [
+        over,
+        split,
+        f"{after['masked']:.1%}",
+        *changes,
+        f"{after['agreement']:.1%}",
+        f"{after['divergence']:.4f}",
+        "yes" if all(site["ok"] for site in found["sites"]) else "NO",
+    ]
+
+
+def _site(site: Found) -> list[str]:
+    cells = [_with_interval(site, name) for name in ("masked", "accuracy", "f1_macro")]
+    agreement, divergence = (_with_interval(site, name) for name in ("agreement", "divergence"))
+    return [
+        str(site["site"]), *cells, f"{site['f1_batch']:.3f}", agreement, divergence,
+        "yes" if site["ok"] else "NO",
+    ]  # fmt: skip
+
+
+def _with_interval(site: Found, name: str) -> str:
+    low, high = site[f"{name}_interval"]
+    return f"{site[name]:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _stability(found: Mapping[str, Found]) -> list[str]:
+    rows = [
+        [
+            over,
+            f"{s['deviation']:.3f}",
+            f"{PAPER_DEVIATION[over]:.2f}",
+            "-" if s["rank_agreement"] is None else f"{s['rank_agreement']:.3f}",
+            str(s["lenses"]),
+        ]
+        for over, s in found.items()
+    ]
+    heads = ["masks over", "standard deviation", "paper", "agreement of ranks", "lenses"]
+    model = next(iter(found.values()))["model"]
+    return [f"## Stability over seeds: {model}, dev", "", *table(heads, rows)]
+
+
+def _fits(lenses: Mapping[str, Found]) -> list[str]:
+    rows = [
+        [
+            name,
+            str(lens["texts"]),
+            f"{lens['seconds']:.0f}",
+            lens["settings"]["device"],
+            f"{max(d['divergence'] for d in lens['diagnostics']):.3f}",
+            f"{1 - lens['diagnostics'][-1]['kept']:.1%}",
+        ]
+        for name, lens in lenses.items()
+    ]
+    heads = ["lens", "texts", "seconds", "device", "largest KL held out", "masked, deepest site"]
+    return ["## Fits", "", *table(heads, rows)]
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A Markdown table and an empty line."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return [f"| {' | '.join(line)} |" for line in lines] + [""]

@@ -1,0 +1,175 @@
+"""The sentiment experiments on tiny random models and made-up trees, and their measures by hand."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import tiny
+from masklens.errors import FileError, MethodError
+from masklens.methods.diffmask import DiffMask
+from masklens.reproduce import sst, treebank
+from masklens.reproduce.labelled import Labelled
+from masklens.reproduce.sst_faithfulness import batch_f1, macro_f1, mask_texts, measure
+from masklens.reproduce.sst_stability import stability
+from records import make
+
+TREES = [
+    "(4 (2 a) (4 (3 fast) (4 (3 funny) (2 movie))))",
+    "(1 (2 the) (1 (2 plot) (1 (2 is) (0 dull))))",
+    "(2 (2 a) (2 (2 car) (2 (2 -LRB-) (2 plot))))",
+    "(3 (2 the) (3 (2 movie) (3 (2 is) (4 funny))))",
+    "(0 (2 the) (0 (2 car) (0 (2 is) (1 dull))))",
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A five-class checkpoint and trees in the layout of the reference ones."""
+    root = tmp_path_factory.mktemp("sst")
+    names = dict(enumerate(treebank.LABELS))
+    made = tiny.model("bert", "classification", id2label=names, label2id={v: k for k, v in names.items()})
+    made.save_pretrained(root / "models" / "minilm-sst5")
+    tiny.wordpiece().save_pretrained(root / "models" / "minilm-sst5")
+    (root / "data" / "sst").mkdir(parents=True)
+    for split in ("train", "dev", "test"):
+        (root / "data" / "sst" / f"{split}.txt").write_text("\n".join(TREES * 4) + "\n")
+    (root / "data" / "sst2").mkdir()
+    (root / "data" / "sst2" / "dev.tsv").write_text("sentence\tlabel\na fast funny movie \t1\n")
+    return root / "models", root / "data"
+
+
+def test_trees_are_read():
+    sentence = treebank.parse("(2 (2 -LRB-) (1 (0 Bad\\/sad) (2 -RRB-)))")
+    assert sentence.words == ("(", "Bad/sad", ")") and sentence.word_labels == (2, 0, 2)
+    assert sentence.text == "( Bad/sad )" and sentence.label == 2
+    for start, end, _ in sentence.spans:
+        assert sentence.text[start:end] in sentence.words
+    assert [label for *_, label in sentence.spans] == ["neutral", "very negative", "neutral"]
+
+
+def test_two_classes_leave_neutral_sentences_out_except_to_fit_on(folders):
+    data = folders[1]
+    assert treebank.read_split(data, "sst2", "test").labels == [1, 0, 1, 0] * 4
+    assert len(treebank.read_split(data, "sst2", "train").texts) == 20
+    assert treebank.read_split(data, "sst2", "dev") == Labelled(["a fast funny movie"], [1])
+    assert treebank.read_split(data, "sst5", "dev").labels[:3] == [4, 1, 2]
+    with pytest.raises(FileError, match="--data"):
+        treebank.read_split(folders[0], "sst5", "dev")
+
+
+def test_f1_by_hand():
+    gold, said = np.array([0, 0, 1, 2]), np.array([0, 1, 1, 1])
+    # class 0: P 1, R 1/2, F 2/3; class 1: P 1/3, R 1, F 1/2; class 2: never predicted
+    assert macro_f1(said, gold, 3)[0] == pytest.approx((2 / 3 + 1 / 2) / 3)
+    # batches of two: in the first class 1 is absent (R 1, P 0), in the second class 0 (neither: F 0)
+    first, second = (2 / 3 + 0 + 0) / 3, (0 + 2 / 3 + 0) / 3
+    assert batch_f1(said, gold, 3, size=2) == pytest.approx((first + second) / 2)
+    twice_the_first = np.array([[2.0, 0, 1, 1]])
+    assert macro_f1(said, gold, 3, twice_the_first)[0] == pytest.approx((1 + 2 / 3) / 3)
+
+
+@pytest.fixture(scope="module")
+def lens():
+    subject = tiny.subject("bert")
+    with pytest.warns(UserWarning, match="few"):
+        made = DiffMask.fit(subject, [t.text for t in map(treebank.parse, TREES)] * 4, "states", steps=2)
+    with torch.no_grad():  # gates of all kinds: some shut, some open
+        for gate in made.probe.gates:
+            gate.bias.fill_(0.0)
+            gate.out.parametrizations.weight.original0.mul_(400)
+    return made
+
+
+def test_masks_are_what_the_lens_itself_finds(lens):
+    """Against one text at a time, through `DiffMask.verify`."""
+    texts = [treebank.parse(tree).text for tree in TREES]
+    found = mask_texts(lens, texts)
+    shares = []
+    for site in lens.sites:
+        slow = [lens.verify(lens.explain([text]), site=site)[0] for text in texts]
+        at = found.sites[site]
+        assert at.divergence == pytest.approx([v.divergence for v in slow], abs=1e-5)
+        assert (at.prediction == found.prediction).tolist() == [v.prediction_kept for v in slow]
+        assert 1 - at.kept / found.lengths == pytest.approx([v.share_removed for v in slow])
+        shares.append(at.kept.sum() / found.lengths.sum())
+    assert min(shares) > 0.02 and max(shares) < 0.98  # the test means something
+
+
+def test_measures_have_intervals_around_them(lens):
+    labels = [0, 1, 2, 0, 1]
+    found = measure(lens, Labelled([treebank.parse(tree).text for tree in TREES], labels))
+    for site in found["sites"]:
+        for name in ("masked", "agreement", "divergence", "accuracy"):
+            low, high = site[f"{name}_interval"]
+            assert low - 1e-9 <= site[name] <= high + 1e-9
+        assert site["ok"] == (site["divergence"] <= lens.settings.margin)
+        assert site["accuracy_change"] == pytest.approx(site["accuracy"] - found["before"]["accuracy"])
+    assert found["summary"]["masked"] == pytest.approx(np.mean([s["masked"] for s in found["sites"]]))
+
+
+def test_stability_by_hand():
+    one = make(tokens=("[CLS]", "a", "b", "c"), scores=np.array([[0, 0.1, 0.2, 0.9], [0, 0, 0.4, 1.0]]))
+    two = make(tokens=("[CLS]", "a", "b", "c"), scores=np.array([[0, 0.3, 0.2, 0.9], [0, 0, 0.4, 0.0]]))
+    found = stability([[one], [two]])
+    deviations = [0.2 / 2**0.5, 1.0 / 2**0.5]
+    assert found["deviation"] == pytest.approx(sum(deviations) / 8)
+    assert found["deviation_by_site"] == pytest.approx({"0": deviations[0] / 4, "1": deviations[1] / 4})
+    # layers: (0.1, 0.6, 1.9) and (0.3, 0.6, 0.9); deepest site: (0, 0.4, 1) and (0, 0.4, 0)
+    assert found["rank_agreement"] == pytest.approx(1.0)
+    assert found["rank_agreement_deepest"] == pytest.approx(0.0)
+    assert stability([[one], [one]])["deviation"] == 0.0
+
+
+def run_small(folders, out, **options):
+    said = []
+    with pytest.warns(UserWarning, match="few"):
+        sst.run(*folders, out, limit=6, steps=3, tell=said.append, **options)
+    return [line.split(": ")[1] for line in said]
+
+
+def results(out):
+    return json.loads((out / "results.json").read_text())
+
+
+def test_pieces_are_done_once_and_lenses_are_reused(folders, tmp_path, monkeypatch):
+    monkeypatch.setattr(sst, "SEEDS", 2)
+    assert run_small(folders, tmp_path, parts=["lens/inputs/1"]) == ["lens/inputs/1"]
+    fitted = tmp_path / "lenses" / "minilm-sst5-inputs-seed1-first6-steps3"
+    assert (fitted / "README.md").exists() and not (fitted / "training").exists()
+    before = (fitted / "lens.safetensors").stat().st_mtime_ns
+    assert run_small(folders, tmp_path, parts=["stability/inputs"]) == ["stability/inputs"]
+    assert (fitted / "lens.safetensors").stat().st_mtime_ns == before
+    found = results(tmp_path)
+    assert found["stability"]["inputs"]["lenses"] == 2 and set(found["stability"]) == {"inputs"}
+    said = []
+    sst.run(*folders, tmp_path, limit=6, steps=3, parts=["faithfulness/inputs", "stability/inputs"],
+            tell=said.append)  # fmt: skip
+    assert [line.split(": ")[1] for line in said] == ["faithfulness/inputs"]  # its lens is there
+    found = results(tmp_path)
+    assert "inputs" in found["stability"]
+    dev = found["faithfulness"]["minilm-sst5"]["dev"]["inputs"]
+    assert set(dev["before"]) == {"accuracy", "f1_macro", "f1_batch"}
+    keys = {"site", "masked", "agreement", "divergence", "accuracy", "f1_macro", "f1_batch", "ok"}
+    assert all(keys <= set(site) for site in dev["sites"])
+    text = (tmp_path / "results.md").read_text()
+    assert "46.3%" in text and "| inputs | dev |" in text
+
+
+def test_another_folder_of_lenses(folders, tmp_path):
+    run_small(folders, tmp_path / "a", parts=["lens/states/0"])
+    said = []
+    sst.run(*folders, tmp_path / "b", parts=["faithfulness/states"], lens=tmp_path / "a" / "lenses",
+            limit=6, steps=3, tell=said.append)  # fmt: skip
+    assert not (tmp_path / "b" / "lenses").exists()
+    assert "states" in results(tmp_path / "b")["faithfulness"]["minilm-sst5"]["test"]
+
+
+def test_what_is_not_there_is_an_error(folders, tmp_path):
+    with pytest.raises(MethodError, match="no part 'best'"):
+        sst.run(*folders, tmp_path, parts=["best"])
+    with pytest.raises(FileError, match="mpnet-sst5"):
+        sst.run(tmp_path, folders[1], tmp_path)
