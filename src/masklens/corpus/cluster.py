@@ -1,0 +1,186 @@
+"""Run a job on a Ray cluster: Ray Data moves chunks from readers to models; each model writes its shards.
+
+A shard's name depends on its place in the corpus alone, and it is written at once. So a chunk that Ray gives
+to another worker after a failure is written once, and the output is that of a run on one machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ..errors import CorpusError, MasklensError
+from .job import Job
+from .rows import Row, chunks
+from .shards import Place, finished, write_shard
+from .storage import Folder, is_url
+from .worker import Chunk, Worker
+
+if TYPE_CHECKING:
+    from .running import Report
+
+READERS = 4
+"""files that are read side by side"""
+
+CHUNK = pa.schema(
+    {
+        "number": pa.int32(),
+        "file": pa.string(),
+        "chunk": pa.int32(),
+        "numbers": pa.list_(pa.int64()),
+        "texts": pa.list_(pa.list_(pa.string())),
+        "labels": pa.list_(pa.string()),
+        "reasons": pa.list_(pa.string()),
+    }
+)
+"""a chunk of the corpus as one row of a Ray data set"""
+DONE = pa.schema({"name": pa.string(), "explained": pa.int64(), "rejected": pa.int64(), "error": pa.string()})
+
+
+def run_on_ray(
+    job: Job,
+    out: str,
+    files: Sequence[str],
+    shares: Sequence[int | None],
+    address: str,
+    strict: bool,
+    cores: int,
+    report: Report,
+) -> None:
+    """Explain what is not done yet on the cluster at `address`."""
+    ray = _ray()
+    _check_places(out, files)
+    started = not ray.is_initialized()
+    if started:
+        ray.init(address=address, log_to_driver=False)
+    try:
+        for done in _pipeline(ray, job, out, files, shares, strict, cores):
+            if done["error"] is not None:
+                raise CorpusError(done["error"])
+            report(f"{done['name']}: {done['explained']} explained, {done['rejected']} rejected")
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _ray() -> Any:
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise CorpusError("--ray needs Ray; install it with: pip install 'masklens[ray]'") from error
+    return ray
+
+
+def _check_places(out: str, files: Sequence[str]) -> None:
+    """Relative paths mean something else on other machines."""
+    from pathlib import Path
+
+    for path in (out, *files):
+        if not is_url(path) and not Path(path).is_absolute():
+            raise CorpusError(
+                f"{path} is a relative path; with --ray give URLs, or absolute paths on storage that all "
+                f"machines share"
+            )
+
+
+def _pipeline(
+    ray: Any,
+    job: Job,
+    out: str,
+    files: Sequence[str],
+    shares: Sequence[int | None],
+    strict: bool,
+    cores: int,
+) -> Iterator[dict[str, Any]]:
+    """Read, explain and write on the cluster; gives a summary of every shard as it is written."""
+    there = ray.cluster_resources()
+    gpus, cpus = int(there.get("GPU", 0)), int(there.get("CPU", 1))
+    workers = max(1, gpus or cpus // cores)
+    needs = {"num_gpus": 1, "num_cpus": 0} if gpus else {"num_cpus": cores}
+    listed = enumerate(zip(files, shares, strict=True))
+    entries = [{"number": i, "file": file, "share": share} for i, (file, share) in listed]
+    data = ray.data.from_items(entries, override_num_blocks=len(files))
+    done = sorted(finished(Folder(out)))
+    # Readers ask for no core: the models have them all, and readers mostly wait.
+    read = data.map_batches(
+        _read,
+        fn_kwargs={"job": job, "done": done},
+        batch_size=1,
+        batch_format="pyarrow",
+        num_cpus=0,
+        compute=ray.data.TaskPoolStrategy(size=min(READERS, len(files))),
+    )
+    explained = read.map_batches(
+        Replica,
+        fn_constructor_kwargs={"job": job, "out": out, "strict": strict, "cores": 0 if gpus else cores},
+        batch_size=1,
+        batch_format="pyarrow",
+        compute=ray.data.ActorPoolStrategy(size=workers),  # which starts lost actors again
+        **needs,
+    )
+    yield from explained.iter_rows()
+
+
+def _read(batch: pa.Table, job: Job, done: Sequence[str]) -> Iterator[pa.Table]:
+    """The chunks of one file that are not done, each as a table of one row."""
+    skip = set(done)
+    for entry in batch.to_pylist():
+        for k, rows in enumerate(chunks(entry["file"], job.read, job.shard_rows, entry["share"])):
+            if Place(entry["number"], k).name not in skip:
+                yield pa.Table.from_pylist([_packed(entry, k, rows)], CHUNK)
+
+
+def _packed(entry: dict[str, Any], chunk: int, rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "number": entry["number"],
+        "file": entry["file"],
+        "chunk": chunk,
+        "numbers": [row.number for row in rows],
+        "texts": [_texts(row) for row in rows],
+        "labels": [row.label for row in rows],
+        "reasons": [row.reason for row in rows],
+    }
+
+
+def _texts(row: Row) -> list[str] | None:
+    """A row's text or pair as a list, which one column can hold."""
+    return None if row.text is None else [row.text] if isinstance(row.text, str) else list(row.text)
+
+
+def _unpacked(row: dict[str, Any]) -> list[Row]:
+    texts = [None if t is None else t[0] if len(t) == 1 else (t[0], t[1]) for t in row["texts"]]
+    return [Row(*cells) for cells in zip(row["numbers"], texts, row["labels"], row["reasons"], strict=True)]
+
+
+class Replica:
+    """One model on one GPU or some cores of the cluster."""
+
+    def __init__(self, job: Job, out: str, strict: bool, cores: int) -> None:
+        import torch
+
+        if cores:
+            torch.set_num_threads(cores)
+        self.folder = Folder(out)
+        self.worker = Worker(job, None if cores else "cuda", strict)
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        return pa.Table.from_pylist([self._explain(row) for row in batch.to_pylist()], DONE)
+
+    def _explain(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Explain and write a chunk. The user's mistakes are told, not raised: Ray would try again."""
+        place = Place(row["number"], row["chunk"])
+        chunk = Chunk(place, row["file"], _unpacked(row))
+        try:
+            shard = self.worker.explain(self.worker.encode(chunk))
+        except MasklensError as error:
+            return {"name": place.name, "explained": 0, "rejected": 0, "error": str(error)}
+        write_shard(self.folder, *shard)
+        return {
+            "name": place.name,
+            "explained": shard.table.num_rows,
+            "rejected": len(shard.rejects),
+            "error": None,
+        }

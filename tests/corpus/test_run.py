@@ -1,0 +1,296 @@
+"""Corpus runs on this machine: what they write, bad rows, going on after a stop."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import corpora
+import masklens as ml
+import tiny
+from corpora import content, save_model, slowly, write_corpus
+from masklens.corpus import Job, read_back, run
+from masklens.corpus.storage import Folder
+from masklens.corpus.worker import Worker
+from masklens.errors import CorpusError, MethodError
+
+
+def attributions(out):
+    return [row.attribution for row in read_back(str(out))]
+
+
+def rejects(out):
+    return [json.loads(line) for line in Path(out, "rejects.jsonl").read_text().splitlines()]
+
+
+def test_a_run_writes_what_explain_and_verify_give(job, tmp_path):
+    totals = run(job, str(tmp_path))
+    assert totals == (60, 7, 5)
+    found = attributions(tmp_path)
+    subject = ml.Subject.from_pretrained(job.model)
+    expected = ml.explain(subject, [a.text for a in found], job.method)
+    proofs = ml.verify(subject, expected)
+    table = pd.read_parquet(tmp_path / "data")
+    assert table.row_id.is_unique
+    for a, b, proof, verified in zip(found, expected, proofs, table.verification, strict=True):
+        np.testing.assert_allclose(a.scores, b.scores, atol=1e-5)
+        assert replace(a, scores=b.scores) == b
+        assert verified["divergence"] == pytest.approx(proof.divergence, abs=1e-5)
+        assert verified["prediction_kept"] == proof.prediction_kept
+        assert verified["share_removed"] == pytest.approx(proof.share_removed)
+    assert any(verified["divergence"] > 1e-3 for verified in table.verification)
+
+
+def test_every_row_is_explained_or_rejected_under_its_id(job, tmp_path):
+    run(job, str(tmp_path))
+    lines = Path(job.input).read_text().splitlines()
+    explained = {row.row_id: row for row in read_back(str(tmp_path))}
+    refused = {row["row_id"]: row["reason"] for row in rejects(tmp_path)}
+    assert not explained.keys() & refused.keys()
+    assert explained.keys() | refused.keys() == {f"{job.input}:{i + 1}" for i in range(len(lines))}
+    for name, row in explained.items():
+        line = json.loads(lines[int(name.rsplit(":", 1)[1]) - 1])
+        assert (row.attribution.text, row.label) == (line["text"], str(line["label"]))
+    assert [row.place[1] for row in read_back(str(tmp_path))] == sorted(
+        row.place[1] for row in explained.values()
+    )
+    for word in ("empty", "null", "holds 3", "no column", "JSON", "UTF-8", "longer than the model takes"):
+        assert sum(word in reason for reason in refused.values()) == 1, word
+
+
+def test_datasets_and_load_read_the_shards(job, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    run(replace(job, sites=(1, 3), verify=False), str(tmp_path / "out"))
+    data = datasets.load_dataset(
+        "parquet", data_files=str(tmp_path / "out/data/*.parquet"), cache_dir=str(tmp_path / "cache")
+    )["train"]
+    first = attributions(tmp_path / "out")
+    assert data.num_rows == len(first) and data[0]["tokens"] == list(first[0].tokens)
+    assert np.shape(data[0]["scores"]) == (2, len(first[0].tokens)) and data[0]["verification"] is None
+    assert ml.load(tmp_path / "out/data/part-00000-000000.parquet") == first[: len(first)][:14]
+
+
+def test_a_lens_and_an_lm_head_go_with_the_run(model, corpus, tmp_path):
+    subject = ml.Subject.from_pretrained(model)
+    with pytest.warns(UserWarning):
+        lens = ml.DiffMask.fit(subject, corpora.GOOD * 4, steps=2, sites=[0, 2])
+    lens.save_pretrained(tmp_path / "lens")
+    job = Job(model, corpus, "diffmask", lens=str(tmp_path / "lens"), shard_rows=32)
+    run(job, str(tmp_path / "out"))
+    found = attributions(tmp_path / "out")
+    expected = lens.explain([a.text for a in found])
+    np.testing.assert_allclose(found[5].scores, expected[5].scores, atol=1e-5)
+    table = pd.read_parquet(tmp_path / "out/data")
+    for verified, proof in zip(table.verification, lens.verify(expected), strict=True):
+        assert verified["divergence"] == pytest.approx(proof.divergence, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_several_devices_share_the_work(job, tmp_path):
+    run(job, str(tmp_path / "one"))
+    run(job, str(tmp_path / "two"), device="cpu,cpu")
+    assert content(tmp_path / "one") == content(tmp_path / "two")
+
+
+def test_a_store_is_written_by_url(job, tmp_path):
+    run(job, str(tmp_path))
+    run(job, "memory://corpus-run")
+    folder = Folder("memory://corpus-run")
+    assert {name: folder.read(name) for name in content(tmp_path)} == content(tmp_path)
+    assert [row.row_id for row in read_back("memory://corpus-run")] == [
+        row.row_id for row in read_back(str(tmp_path))
+    ]
+
+
+def test_a_limit_counts_rows_of_the_input(job, tmp_path):
+    totals = run(replace(job, limit=10), str(tmp_path))
+    assert totals.explained + totals.rejected == 10
+
+
+def test_strict_stops_at_the_first_bad_row_and_the_run_can_go_on(job, tmp_path):
+    with pytest.raises(CorpusError, match=r"texts.jsonl:6 cannot be explained: column 'text' is empty"):
+        run(job, str(tmp_path / "a"), strict=True)
+    run(job, str(tmp_path / "a"))
+    run(job, str(tmp_path / "b"))
+    assert content(tmp_path / "a") == content(tmp_path / "b")
+
+
+def test_a_corpus_without_a_single_text_is_an_error(model, tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"body": "x"}\n')
+    with pytest.raises(CorpusError, match=r"none of the 1 rows.*no column 'text'"):
+        run(Job(model, str(tmp_path / "x.jsonl")), str(tmp_path / "out"))
+
+
+def test_a_text_whose_output_is_nan_is_set_aside_alone(job, tmp_path, monkeypatch):
+    """A model with one poisoned word."""
+    model = tmp_path / "poisoned"
+    save_model(model)
+    subject = ml.Subject.from_pretrained(model)
+    with torch.no_grad():
+        word = subject.tokenizer.convert_tokens_to_ids("sold")
+        subject.module.get_input_embeddings().weight[word] = float("nan")
+    subject.module.save_pretrained(model)
+    run(replace(job, model=str(model)), str(tmp_path / "out"))
+    bad = [row["row_id"] for row in rejects(tmp_path / "out") if "NaN" in row["reason"]]
+    lines = Path(job.input).read_text().splitlines()
+    assert bad == [f"{job.input}:{i + 1}" for i, line in enumerate(lines) if "sold" in line]
+    assert len(attributions(tmp_path / "out")) == 60 - len(bad)
+
+
+def test_out_of_memory_halves_the_batch_and_keeps_the_size(job, tmp_path, monkeypatch):
+    run(job, str(tmp_path / "a"))
+    sizes, columns = [], Worker._columns
+
+    def small_memory(self, batch):
+        sizes.append(len(batch))
+        if len(batch) > 3:
+            raise torch.OutOfMemoryError("no memory")
+        return columns(self, batch)
+
+    monkeypatch.setattr(Worker, "_columns", small_memory)
+    run(job, str(tmp_path / "b"))
+    assert sizes[:3] == [8, 4, 2] and sizes.count(8) == 1 and max(sizes[8:]) == 2
+    for a, b in zip(attributions(tmp_path / "a"), attributions(tmp_path / "b"), strict=True):
+        np.testing.assert_allclose(a.scores, b.scores, atol=1e-5)
+
+    def no_memory(self, batch):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(Worker, "_columns", no_memory)
+    with pytest.raises(CorpusError, match="none of the 67 rows"):
+        run(job, str(tmp_path / "c"))
+    assert sum("out of memory" in row["reason"] for row in rejects(tmp_path / "c")) == 60
+
+
+def test_another_error_of_the_model_stops_the_run(job, tmp_path, monkeypatch):
+    def broken(self, batch):
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(Worker, "_columns", broken)
+    with pytest.raises(RuntimeError, match="shapes"):
+        run(job, str(tmp_path))
+
+
+def test_a_changed_run_is_refused_by_name(job, tmp_path):
+    out, other = str(tmp_path / "out"), tmp_path / "other"
+    run(replace(job, limit=20), out)
+    with pytest.raises(CorpusError, match=r"limit was 20, is None"):
+        run(job, out)
+    with pytest.raises(CorpusError, match=r"method was 'grad_x_input', is 'gradient'; seed was 0, is 1"):
+        run(replace(job, limit=20, method="gradient", seed=1), out)
+    save_model(other)
+    same = replace(job, limit=20, model=str(other))
+    run(same, str(tmp_path / "second"))
+    save_model(other, seed=1)
+    with pytest.raises(CorpusError, match=r"the model is not the same"):
+        run(same, str(tmp_path / "second"))
+
+
+def test_a_changed_input_is_refused(job, tmp_path):
+    path = tmp_path / "x.jsonl"
+    write_corpus(path, 5)
+    same = replace(job, input=str(path))
+    run(same, str(tmp_path / "out"))
+    with path.open("a") as file:
+        file.write('{"text": "one more"}\n')
+    with pytest.raises(CorpusError, match=r"the input .*x.jsonl had \d+ bytes"):
+        run(same, str(tmp_path / "out"))
+
+
+def test_a_mistake_does_not_spoil_the_folder(job, tmp_path):
+    with pytest.raises(MethodError, match="no method 'typo'"):
+        run(replace(job, method="typo"), str(tmp_path))
+    with pytest.raises(ml.errors.SiteError):
+        run(replace(job, sites=(99,)), str(tmp_path))
+    run(job, str(tmp_path))
+
+
+def test_the_manifest_says_what_the_run_was_made_of(job, tmp_path):
+    run(job, str(tmp_path))
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["settings"]["method"] == job.method
+    assert manifest["versions"]["torch"] and manifest["hashes"]["model"].startswith("sha256 ")
+    assert manifest["inputs"] == {job.input: os.path.getsize(job.input)}
+
+
+def test_a_second_run_at_once_is_refused(job, tmp_path):
+    with Folder(str(tmp_path)).lock(), pytest.raises(CorpusError, match="another run is writing"):
+        run(job, str(tmp_path))
+
+
+def test_a_torn_shard_is_made_again(job, tmp_path):
+    run(job, str(tmp_path / "a"))
+    run(job, str(tmp_path / "b"))
+    shard = tmp_path / "b/data/part-00000-000002.parquet"
+    shard.write_bytes(shard.read_bytes()[:-100])
+    (tmp_path / "b/data/part-00000-000003.parquet").unlink()
+    said = []
+    run(job, str(tmp_path / "b"), report=said.append)
+    assert content(tmp_path / "a") == content(tmp_path / "b")
+    assert [line.split(":")[0] for line in said[1:]] == ["part-00000-000002", "part-00000-000003"]
+
+
+@pytest.fixture
+def killed(monkeypatch):
+    """A function that starts a run in processes of their own, ends them with SIGKILL after random times, and
+    then finishes it. It returns how many shards each process found.
+
+    The processes are forked from one that has everything imported.
+    """
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(Path(tiny.__file__).parent)])
+    )
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["corpora", "masklens.corpus.worker", "transformers.models.bert.modeling_bert"]
+    )
+
+    def run_and_kill(job, out, kills, seed=0):
+        generator, found, begun = random.Random(seed), [], Path(f"{out}.begun")
+        while len(found) < kills:
+            found.append(len(Folder(out).names("data")))
+            process = context.Process(target=slowly, args=(job, out))
+            process.start()
+            while not begun.exists() and process.is_alive():
+                time.sleep(0.005)
+            process.join(generator.uniform(0.0, 0.6))
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            begun.unlink()
+        run(job, out)
+        return found
+
+    return run_and_kill
+
+
+def no_row_twice(out):
+    names = [row.row_id for row in read_back(str(out))] + [row["row_id"] for row in rejects(out)]
+    return len(names) == len(set(names))
+
+
+def test_a_killed_run_goes_on(job, tmp_path, killed):
+    run(job, str(tmp_path / "whole"))
+    killed(job, str(tmp_path / "killed"), kills=2)
+    assert content(tmp_path / "killed") == content(tmp_path / "whole")
+    assert no_row_twice(tmp_path / "killed")
+
+
+@pytest.mark.slow
+def test_a_run_killed_twenty_times_goes_on(job, tmp_path, killed):
+    path = tmp_path / "many.jsonl"
+    write_corpus(path, 600)
+    long = replace(job, input=str(path), shard_rows=7)
+    run(long, str(tmp_path / "whole"))
+    found = killed(long, str(tmp_path / "killed"), kills=20)
+    assert len(found) == 20 and len(set(found)) > 5  # it was killed at many different places
+    assert content(tmp_path / "killed") == content(tmp_path / "whole")
+    assert no_row_twice(tmp_path / "killed")
