@@ -6,7 +6,8 @@ to another worker after a failure is written once, and the output is that of a r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -56,13 +57,30 @@ def run_on_ray(
     if started:
         ray.init(address=address, log_to_driver=False)
     try:
-        for done in _pipeline(ray, job, out, files, shares, strict, cores):
-            if done["error"] is not None:
-                raise CorpusError(done["error"])
-            report(f"{done['name']}: {done['explained']} explained, {done['rejected']} rejected")
+        with _small_blocks(ray):
+            _follow(_pipeline(ray, job, out, files, shares, strict, cores), report)
     finally:
         if started:
             ray.shutdown()
+
+
+def _follow(shards: Iterable[dict[str, Any]], report: Report) -> None:
+    for done in shards:
+        if done["error"] is not None:
+            raise CorpusError(done["error"])
+        report(f"{done['name']}: {done['explained']} explained, {done['rejected']} rejected")
+
+
+@contextmanager
+def _small_blocks(ray: Any) -> Iterator[None]:
+    """Every chunk is a block of its own. Ray would join small ones and give them to one worker."""
+    context = ray.data.DataContext.get_current()
+    before = context.target_max_block_size
+    context.target_max_block_size = 1
+    try:
+        yield
+    finally:
+        context.target_max_block_size = before
 
 
 def _ray() -> Any:
