@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 import masklens
 
-from .errors import MasklensError, MethodError, TextError
+from .errors import MasklensError, MethodError, ModelError, TextError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,6 +62,11 @@ ColumnOption = Annotated[
     list[str] | None,
     typer.Option("--column", show_default="text", help="The column of the texts; two for pairs."),
 ]
+MaybeModelOption = Annotated[
+    str | None,
+    typer.Option("--model", show_default="the packaged one", help="The model: a folder or a hub id."),
+]
+LensesOption = Annotated[list[Path] | None, typer.Option("--lens", help="A fitted lens; repeat for several.")]
 LensOption = Annotated[Path | None, typer.Option("--lens", help="A fitted lens, for diffmask.")]
 HeadOption = Annotated[
     str | None, typer.Option("--lm-head", help="A model with the LM head, for decoded_gradcam.")
@@ -323,6 +328,88 @@ def corpus(
 
 
 @app.command()
+def report(
+    texts: Annotated[list[str] | None, typer.Argument(help="The texts to explain.")] = None,
+    input: Annotated[
+        str | None,
+        typer.Option("--input", help="Attributions that explain wrote (json, parquet), or texts as there."),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="The html file to write.")] = Path("report.html"),
+    model: MaybeModelOption = None,
+    column: ColumnOption = None,
+    label_column: Annotated[
+        str | None, typer.Option("--label-column", help="The column of the gold labels.")
+    ] = None,
+    method: MethodOption = None,
+    lens: LensesOption = None,
+    lm_head: HeadOption = None,
+    target: TargetOption = None,
+    games: Annotated[bool, typer.Option("--games", help="Play the hiding and revealing games.")] = False,
+    title: Annotated[str, typer.Option("--title", help="The title of the report.")] = "masklens report",
+    device: DeviceOption = None,
+    seed: SeedOption = 0,
+    limit: LimitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write explanations and their verification to one HTML file to explore."""
+    with redirect_stdout(sys.stderr):
+        from . import reporting
+        from .evaluation.imported import read_attributions
+
+        made = read_attributions(input) if input and reporting.holds_attributions(input) else None
+        if made is not None:
+            check_unused({"--method": method, "--target": target, "--lm-head": lm_head, "a text": texts})
+        if made is not None and not model:
+            check_unused({"--lens": lens, "--games": games}, "the model: add --model")
+        subject = load_subject(model, device) if model or made is None else None
+        lenses = [masklens.DiffMask.from_pretrained(one, subject) for one in lens or []] if subject else []
+        labels = gather([], input, [label_column], limit) if input and label_column else None
+        if made is not None:
+            sets = reporting.named(reporting.first_texts(made, limit))
+        elif subject is not None:
+            wanted = gather(texts or [], input, column, limit)
+            chosen = reporting.choose(method or [], DEFAULT_METHOD, lenses, lm_head)
+            tell(f"explaining {len(wanted)} texts with {', '.join(chosen)}")
+            common: dict[str, Any] = {"target": read_target(target), "seed": seed}
+            common["show_progress"] = sys.stderr.isatty()
+            sets = reporting.explain_ways(subject, wanted, chosen, **common)
+        table = masklens.evaluate(subject, sets, metrics=["hiding", "revealing"]) if games else None
+        answers = [str(label) for label in labels] if labels else None
+        masklens.report(sets, out, title, subject, lenses, labels=answers, evaluation=table)
+        tell(f"wrote {out}")
+    if as_json:
+        print_json({"report": str(out), "bytes": out.stat().st_size, "methods": list(sets)})
+
+
+@app.command()
+def serve(
+    model: MaybeModelOption = None,
+    lens: LensesOption = None,
+    lm_head: HeadOption = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes any free port.")] = 8765,
+    open_browser: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in the browser.")
+    ] = True,
+    device: DeviceOption = None,
+    seed: SeedOption = 0,
+) -> None:
+    """Open a page on this machine to type texts into and see them explained."""
+    with redirect_stdout(sys.stderr):
+        from .serve import serve as serve_page
+
+        subject = load_subject(model, device)
+        lenses = [masklens.DiffMask.from_pretrained(one, subject) for one in lens or []]
+
+        def ready(address: str) -> None:
+            tell(f"the page is at {address} (Ctrl-C ends it)")
+            if open_browser:
+                typer.launch(address)
+
+        title = f"masklens · {Path(model).name}" if model else "masklens"
+        serve_page(subject, lenses, lm_head, port, seed, title, ready)
+
+
+@app.command()
 def reproduce(
     section: Annotated[
         Literal["toy", "sst", "saliency"], typer.Argument(help="The part of the papers to reproduce.")
@@ -379,6 +466,23 @@ def run_section(section: str, **options: Any) -> None:
         said = f"takes no --{unknown[0]}" if unknown else f"needs --{missing[0]}"
         raise MethodError(f"reproduce {section} {said.replace('_', '-')}")
     run(**given)
+
+
+def check_unused(given: Mapping[str, Any], needs: str = "texts, not attributions") -> None:
+    """Raise for an option that would do nothing with what else was given."""
+    for name, value in given.items():
+        if value:
+            raise MethodError(f"{name} needs {needs}, or leave it out")
+
+
+def load_subject(model: str | None, device: str | None) -> Subject:
+    """The model that was named, or the packaged one."""
+    if model is not None:
+        return masklens.Subject.from_pretrained(model, device=device)
+    default: Any = getattr(masklens.Subject, "default", None)
+    if default is None:
+        raise ModelError("no model was given; name a folder or a hub id with --model")
+    return default()
 
 
 def gather(

@@ -4,20 +4,107 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .attribution import Attribution
-from .errors import FileError
+from .attribution import Attribution, Text
+from .errors import FileError, MethodError
 from .evaluation.table import Table
 from .evaluation.verifying import Verification, verify
+from .explaining import explain
 from .files import whole
-from .subject import as_subject
+from .methods import METHODS, Method, find, load_all
+from .subject import Subject, as_subject
 from .viz.report import PARTS, Entry, Part, evaluation_parts, report_data, report_html
 
 SEGMENTS = {"QuestionAnswering": ("question", "passage")}
 """what the two texts of a pair are called, by the kind of task"""
+COMMON = ("integrated_gradients", "decoded_gradcam", "gradcam", "grad_x_input", "attention", "occlusion")
+"""methods that are offered first"""
 Sets = Mapping[str, Sequence[Attribution]]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One thing that a user can choose: a method, or a lens."""
+
+    method: str
+    summary: str
+    cost: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    chosen: bool = False
+    """whether it is chosen at first"""
+
+    @property
+    def lenses(self) -> list[Any]:
+        return [self.options["lens"]] if "lens" in self.options else []
+
+
+def ways(lenses: Sequence[Any] = (), lm_head: Any = None) -> dict[str, Way]:
+    """What can be chosen, by name: the lenses first, then every method that has what it needs."""
+    load_all()
+    found = {}
+    for lens in lenses:
+        method = METHODS["diffmask"]
+        name = f"diffmask ({lens.over})" if isinstance(lens.over, str) else "diffmask"
+        found[name] = Way("diffmask", method.summary, "1.2", {"lens": lens}, True)
+    first = [METHODS[name] for name in COMMON]
+    for method in [*first, *METHODS.values()]:
+        if method.name in found or not _offered(method, lm_head):
+            continue
+        options = {"lm_head": lm_head} if method.name == "decoded_gradcam" else {}
+        chosen = method.name in COMMON[:2]
+        found[method.name] = Way(method.name, method.summary, method.cost, options, chosen)
+    return found
+
+
+def _offered(method: Method, lm_head: Any) -> bool:
+    """Whether a method has what it needs; other libraries' settings of a method are not offered."""
+    if method.function.__module__.endswith("presets"):
+        return False
+    return method.name != "diffmask" and (method.name != "decoded_gradcam" or lm_head is not None)
+
+
+def explain_ways(
+    subject: Subject, texts: Sequence[Text], chosen: Mapping[str, Way], **common: Any
+) -> dict[str, Sequence[Attribution]]:
+    """Explain the same texts in several ways; the results by the ways' names."""
+    return {
+        name: explain(subject, texts, way.method, **common, **way.options) for name, way in chosen.items()
+    }
+
+
+def choose(
+    names: Sequence[str], default: str, lenses: Sequence[Any] = (), lm_head: Any = None
+) -> dict[str, Way]:
+    """The ways that methods' names stand for; a lens that was given is always one of them."""
+    found = {name: way for name, way in ways(lenses, lm_head).items() if way.lenses}
+    for name in [find(name).name for name in names or ([] if lenses else [default])]:
+        if name == "diffmask" and lenses:
+            continue
+        options = {"lm_head": lm_head} if name == "decoded_gradcam" and lm_head is not None else {}
+        found[name] = Way(name, find(name).summary, find(name).cost, options)
+    if lm_head is not None and "decoded_gradcam" not in found:
+        raise MethodError("--lm-head is for decoded_gradcam; add --method decoded_gradcam or leave it out")
+    return found
+
+
+def holds_attributions(path: str) -> bool:
+    """Whether a file has attributions in it, not texts."""
+    if path.endswith(".json"):
+        return True
+    if not path.endswith(".parquet") or not Path(path).exists():
+        return False
+    import pyarrow.parquet as pq
+
+    return {"tokens", "scores"} <= set(pq.read_schema(path).names)
+
+
+def first_texts(attributions: Sequence[Attribution], limit: int | None) -> list[Attribution]:
+    """The attributions of the first texts, at most `limit` of them."""
+    wanted = set(list(dict.fromkeys(a.text for a in attributions))[:limit])
+    return [a for a in attributions if a.text in wanted]
 
 
 def report(
@@ -48,9 +135,7 @@ def report(
     if path.suffix != ".html":
         raise FileError(f"cannot write a report to {path}; end the name in .html")
     sets = named(attributions)
-    entries = [
-        entry for name, chosen in sets.items() for entry in prove(chosen, name, subject, lenses, keep)
-    ]
+    entries = [entry for name, chosen in sets.items() for entry in prove(chosen, name, subject, lenses, keep)]
     further = [*(evaluation_parts(evaluation) if evaluation else []), *parts]
     data = report_data(entries, title, labels, further, segment_names(subject))
     with whole(path) as part:
@@ -86,9 +171,7 @@ def prove(
     if subject is not None and attributions:
         replace = _replacement(attributions[0], lenses)
         for site in attributions[0].sites:
-            for found, proof in zip(
-                proofs, verify(subject, attributions, keep, replace, site), strict=True
-            ):
+            for found, proof in zip(proofs, verify(subject, attributions, keep, replace, site), strict=True):
                 found.append(proof)
     for attribution, found in zip(attributions, proofs, strict=True):
         yield Entry(attribution, name, found)

@@ -42,6 +42,16 @@ class Point:
 
 
 @contextmanager
+def watch(module: nn.Module, call: Callable[[], None]) -> Iterator[None]:
+    """Call before every forward pass of the module inside the block; what `call` raises stops the pass."""
+    handle = module.register_forward_pre_hook(lambda *_: call())
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
 def tap(
     points: Mapping[int, Point],
     record: Iterable[int] = (),

@@ -274,7 +274,7 @@ def proof_parts(groups: Sequence[Sequence[Entry]]) -> list[Part]:
         return []
     rows = [[name, site_name(site), *_means(proofs)] for (name, site), proofs in found.items()]
     columns = ["method", "site", "texts", "tokens removed", "prediction kept", "divergence (nats)"]
-    note = "Means over texts: the tokens that an explanation calls unneeded were removed, and the model ran again."
+    note = "Means over texts: what an explanation calls unneeded was removed, and the model ran again."
     return [*_proof_charts(found), Grid("Verification", columns, rows, note)]
 
 
@@ -297,28 +297,47 @@ def _proof_charts(found: Mapping[tuple[str, int], Sequence[Verification]]) -> li
             for name in names
         }
         ticks = [site_name(site) for site in sites]
-        charts.append(Chart(f"Verification by site: {what}", series, sites, "site", what, ticks=ticks))
+        charts.append(Chart(f"Verification: {what}", series, sites, "site", ticks=ticks))
     return charts
 
 
 def evaluation_parts(table: Table) -> list[Part]:
     """What `masklens.evaluate` found: the curves of the games, and the table."""
     games = dict.fromkeys(game for curves in table.curves.values() for game in curves)
-    charts: list[Part] = []
-    for game in games:
-        series = {row: curves[game] for row, curves in table.curves.items() if game in curves}
-        shares = np.linspace(0, 100, len(next(iter(series.values())))).tolist()
-        done = "hidden" if game.startswith("hiding") else "revealed"
-        better = table.better.get(game, "")
-        note = f"The most important tokens first; a {better} area is better." if better else ""
-        charts.append(Chart(f"The {game} game", series, shares, f"% of tokens {done}", "accuracy", note))
+    return [*(_game_chart(table, game) for game in games), _metrics_grid(table)]
+
+
+def _game_chart(table: Table, game: str) -> Chart:
+    rows = _best_rows(table, game)
+    series = {row: table.curves[row][game] for row in rows}
+    shares = np.linspace(0, 100, len(next(iter(series.values())))).tolist()
+    note = f"Most important tokens first: {table.better[game]} is better."
+    if len(rows) < len(table.curves):
+        note += " Of several sites (NAME@SITE), the best is drawn."
+    done = "hidden" if game.startswith("hiding") else "revealed"
+    return Chart(f"The {game} game", series, shares, f"% of tokens {done}", "accuracy", note)
+
+
+def _best_rows(table: Table, metric: str) -> list[str]:
+    """One row for each name: of NAME@SITE the site that does best."""
+    sign = -1 if table.better[metric] == "lower" else 1
+    best: dict[str, str] = {}
+    for row in (row for row, curves in table.curves.items() if metric in curves):
+        name = row.partition("@")[0]
+        known = best.setdefault(name, row)
+        if sign * table[row][metric].value > sign * table[known][metric].value:
+            best[name] = row
+    return list(best.values())
+
+
+def _metrics_grid(table: Table) -> Grid:
     arrows = {"higher": " ↑", "lower": " ↓"}
     columns = ["", *(name + arrows.get(table.better.get(name, ""), "") for name in table.metrics)]
     rows = [
         [row, *(cells[name].value if name in cells else None for name in table.metrics)]
         for row, cells in table.rows.items()
     ]
-    return [*charts, Grid("Faithfulness", columns, rows, " ".join(table.notes))]
+    return Grid("Faithfulness", columns, rows, " ".join(table.notes))
 
 
 def report_html(data: Mapping[str, Any], live: Mapping[str, Any] | None = None) -> str:

@@ -34,7 +34,7 @@ function lineChart(chart, size = { width: 520, height: 250 }) {
   const first = chart.x[0], last = chart.x[chart.x.length - 1];
   const px = (x) => (last === first ? (inner.left + inner.right) / 2 : inner.left + ((x - first) / (last - first)) * (inner.right - inner.left));
   const py = (y) => inner.bottom - ((y - low) / (high - low)) * (inner.bottom - inner.top);
-  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": `${chart.title || "Curves"}: ${names.join(", ")}` });
+  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "plot", role: "img", "aria-label": `${chart.title || "Curves"}: ${names.join(", ")}` });
   drawing.append(...axes(chart, inner, { low, high, px, py }));
   lines.forEach((values, n) => drawing.append(...line(chart.x, values, n, px, py)));
   const rule = svg("path", { class: "rule", d: "" });
@@ -54,7 +54,7 @@ const tickName = (chart, i) => (chart.ticks?.length ? chart.ticks[i] : `${exact(
 function axes(chart, inner, { low, high, px, py }) {
   const parts = [];
   for (const y of roundTicks(low, high, 4)) {
-    parts.push(svg("path", { class: y === 0 ? "axis" : "grid", d: `M${inner.left} ${py(y)}H${inner.right}` }));
+    parts.push(svg("path", { class: y === 0 ? "axis" : "guide", d: `M${inner.left} ${py(y)}H${inner.right}` }));
     parts.push(svg("text", { x: inner.left - 7, y: py(y) + 3.5, "text-anchor": "end", text: exact(y) }));
   }
   const places = chart.ticks?.length ? chart.x.map((x, i) => [x, chart.ticks[i]]) : roundTicks(chart.x[0], chart.x[chart.x.length - 1], 5).map((x) => [x, exact(x)]);

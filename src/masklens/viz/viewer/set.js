@@ -15,5 +15,5 @@ function setView() {
 function partCard(part) {
   const slot = el("div", { class: "part-slot" });
   lazily(slot, () => slot.append(DRAWERS[part.kind](part)));
-  return el("section", { class: `card part ${part.kind}` }, el("div", { class: "card-head" }, el("h2", {}, isolated(part.title)), part.y_name && part.kind === "chart" ? el("span", { class: "soft", text: part.y_name }) : null), part.note ? el("p", { class: "soft note", text: part.note }) : null, slot);
+  return el("section", { class: `card part part-${part.kind}` }, el("div", { class: "card-head" }, el("h2", {}, isolated(part.title)), part.y_name && part.kind === "chart" ? el("span", { class: "soft", text: part.y_name }) : null), part.note ? el("p", { class: "soft note", text: part.note }) : null, slot);
 }

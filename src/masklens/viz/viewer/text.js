@@ -5,7 +5,7 @@ function textView(index) {
   const page = el("article", { class: "text-view", "data-text": index });
   state.site ??= telling(text);
   page.append(heading(text, index));
-  if (text.maps.length) page.append(controls(text, maps));
+  if (text.maps.length) page.append(el("div", { class: "bar" }, slider(sitesOf(maps)), controls(text)));
   const cards = el("div", { class: `cards${maps.length === 1 ? " single" : ""}` });
   for (const map of maps) cards.append(card(text, map));
   if (!maps.length) cards.append(el("p", { class: "soft", text: "Nothing to show with these choices." }));
@@ -19,21 +19,19 @@ function heading(text, index) {
   const lines = text.text.map((part, i) => el("p", { class: part.length > 400 ? "sentence long" : "sentence", dir: direction(part), "data-segment": text.text.length > 1 ? data.segments[i] : null, text: part }));
   return el("header", { class: "text-head" },
     el("div", { class: "text-line" }, el("span", { class: "soft", text: `text ${index + 1} of ${data.texts.length}` }), ...facts,
-      el("span", { class: "steps" }, iconButton("left", "Previous text (k)", () => step(-1)), iconButton("right", "Next text (j)", () => step(1)))),
+      el("span", { class: "steps" }, ...(data.live ? [iconButton("cross", "Remove from the history", () => forget(index))] : []), iconButton("left", "Previous text (k)", () => step(-1)), iconButton("right", "Next text (j)", () => step(1)))),
     ...lines);
 }
 
-function controls(text, maps) {
+function controls(text) {
   const bar = el("div", { class: "controls" });
-  const sites = sitesOf(maps);
-  if (sites.length > 1) bar.append(slider(sites));
   bar.append(choice("Units", [[false, "tokens", "As the model's tokenizer cuts the text"], [true, "words", "Sub-words merged (w)"]], state.words, (v) => set({ words: v, picked: [] })));
   const overs = new Set(text.maps.map((m) => m.over));
   if (overs.size > 1) bar.append(choice("What is scored", [["all", "all"], ...[...overs].sort().map((o) => [o, o])], state.over, (v) => set({ over: v })));
   bar.append(choice("Colours", [[false, "one scale", "Colours compare sites"], [true, "per site", "Each site by its own largest score (p)"]], state.perSite, (v) => set({ perSite: v })));
   bar.append(el("button", { type: "button", class: "pill", text: "numbers", title: "Hundredths of the scale in every cell (n)", "aria-pressed": String(state.numbers), on: { click: () => set({ numbers: !state.numbers }) } }));
   const names = [...new Set(text.maps.map((m) => m.name))];
-  if (names.length > 1) bar.append(el("div", { class: "pills", role: "group", "aria-label": "Methods" }, ...names.map(methodPill)));
+  if (names.length > 1) bar.append(el("div", { class: "pills", role: "group", "aria-label": "Methods" }, el("span", { class: "soft", text: "show" }), ...names.map(methodPill)));
   return bar;
 }
 
@@ -59,6 +57,7 @@ const nearest = (sites) => Math.max(0, sites.findLastIndex((site) => site <= sta
 
 // The layer slider, with a button that walks through the layers.
 function slider(sites) {
+  if (sites.length < 2) return null;
   const at = nearest(sites);
   const label = el("output", { class: "site-name", text: siteName(sites[at]) });
   const input = el("input", { type: "range", min: 0, max: sites.length - 1, step: 1, "aria-label": "Layer", "aria-valuetext": siteName(sites[at]) });
