@@ -26,6 +26,7 @@ def main() -> str:
         folder, texts = checkpoint("mpnet-sst2"), sst2_dev()[0][:BATCH]
     except Missing as reason:
         return f"not run: {reason}"
+    torch.set_num_threads(1)  # threads that wait for each other would count as work
     subject = Subject.from_pretrained(folder)
     lines = [
         f"{BATCH} sentences, {subject.encode(texts).shape[1]} tokens, {torch.get_num_threads()} threads, "
@@ -79,13 +80,13 @@ def through(subject: Subject, texts: list[str], sites: tuple[int, ...]) -> Calla
 
 
 def in_turn(*ways: Callable[[], object]) -> list[float]:
-    """The median time of each way; they take turns, so that a busy machine slows them alike."""
+    """The median CPU time of each way; they take turns, and other work on the machine does not count."""
     for way in ways:
         way()
     times: list[list[float]] = [[] for _ in ways]
     for _ in range(ROUNDS):
         for way, spent in zip(ways, times, strict=True):
-            start = time.perf_counter()
+            start = time.process_time()
             way()
-            spent.append(time.perf_counter() - start)
+            spent.append(time.process_time() - start)
     return [median(spent) for spent in times]

@@ -103,7 +103,7 @@ def seconds_to_solve(one_step, objective: LensObjective, limit: float) -> tuple[
             one_step()
         spent += time.perf_counter() - started
         steps += 50
-        divergence, kept, _ = objective.judge(1)
+        divergence, kept, _ = objective.judge([1])[0]
         if divergence <= MARGIN and kept <= SPARSE:
             return spent, steps
     return None, steps

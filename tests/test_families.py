@@ -8,7 +8,7 @@ import transformers as hf
 from torch import nn
 
 import tiny
-from masklens import Subject, explain, register_family
+from masklens import DiffMask, Subject, explain, register_family
 from masklens.errors import ModelError
 from masklens.families import FAMILIES, find_points, longest_input
 
@@ -266,6 +266,37 @@ def test_weights_that_are_loaded_as_needed(family):
         assert torch.allclose(torch.tensor(a.scores), torch.tensor(b.scores), atol=1e-5)
     assert all(p.requires_grad for p in model.parameters())
     assert next(model.parameters()).device.type == "meta"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second device: a GPU beside the CPU")
+@pytest.mark.parametrize("method", ["grad_x_input", "integrated_gradients", "occlusion", "diffmask"])
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_a_model_spread_over_two_devices(family, method):
+    """As `device_map` spreads it over GPUs: a block runs where its weights are, and its input is moved."""
+    whole, spread = tiny.subject(family), Subject(spread_out(family), tiny.FAMILIES[family].tokenizer())
+    assert {p.device.type for p in spread.module.parameters()} == {"cpu", "cuda"}
+    quick = {"diffmask": {"steps": 3}, "integrated_gradients": {"n_steps": 4}}.get(method, {})
+    ours, theirs = (explain(s, tiny.TEXTS, method=method, **quick) for s in (spread, whole))
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.allclose(torch.tensor(a.scores), torch.tensor(b.scores), atol=1e-3)
+    states = spread.states(spread.encode(tiny.TEXTS)).states
+    lens = DiffMask.fit(spread, list(tiny.TEXTS) * 4, over="inputs", steps=3, seed=0)
+    assert len(lens.explain(tiny.TEXTS)[0].sites) == len(lens.sites) <= len(states)
+
+
+def spread_out(family):
+    """The family's tiny model with its first block on the CPU and everything else on the GPU."""
+    from accelerate.hooks import AlignDevicesHook, add_hook_to_module
+
+    model = tiny.model(family)
+    blocks = [point.module for point in find_points(model)[1].values()]
+    model.to("cuda")
+    blocks[0].to("cpu")
+    add_hook_to_module(model, AlignDevicesHook(execution_device="cuda", io_same_device=True))
+    for block in blocks:
+        home = next(block.parameters()).device
+        add_hook_to_module(block, AlignDevicesHook(execution_device=home, io_same_device=True))
+    return model
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])

@@ -258,22 +258,26 @@ def test_replacing_a_gru_output_does_not_reach_h_n():
     assert not torch.allclose(subject.run(batch, replace={0: states[0] * 0}).output, output)
 
 
-def test_explaining_many_texts_holds_one_batch_of_states(bert, monkeypatch):
+@pytest.mark.parametrize("count", [60, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_explaining_many_texts_holds_one_batch_of_states(bert, monkeypatch, count):
     """States of earlier batches are gone when the next batch is recorded."""
     import weakref
 
     alive: list[weakref.ref] = []
-    most = 0
+    seen = most = 0
     run = Subject.run
 
     def watched(self, batch, replace=None, record=()):
-        nonlocal most
+        nonlocal seen, most
         result = run(self, batch, replace, record)
-        most = max(most, len({r() for r in alive if r() is not None} | set(result.states.values())))
+        alive[:] = [r for r in alive if r() is not None]
+        most = max(most, len({r() for r in alive} | set(result.states.values())))
         alive.extend(weakref.ref(state) for state in result.states.values())
+        seen += len(result.states)
         return result
 
     monkeypatch.setattr(Subject, "run", watched)
-    explain(bert, tiny.TEXTS * 20, method="gradient", sites="all", batch_size=4)
-    assert len(alive) >= 15 * len(bert.sites)
+    texts = [tiny.TEXTS[i % len(tiny.TEXTS)] for i in range(count)]
+    explain(bert, texts, method="gradient", sites="all", batch_size=4)
+    assert seen >= count // 4 * len(bert.sites)
     assert most <= len(bert.sites)

@@ -66,6 +66,8 @@ class Settings:
     """the share of the steps for which baselines alone are learned, under random masks"""
     sharpen_from: float = 0.5
     """the share of the steps after which sharpening begins"""
+    harden_from: float = 1.0
+    """the share of the steps after which gates are hard, as they are judged, with the gradient of P(kept)"""
     power: float = 0.5
     """exponent of P(kept) while sharpening; 1 is the plain expected L0"""
     penalty: str = "plain"
@@ -94,6 +96,9 @@ class Settings:
 
     def warming(self, step: int) -> bool:
         return step < self.warm_until * self.steps
+
+    def hardening(self, step: int) -> bool:
+        return step >= self.harden_from * self.steps
 
     def sharpening(self, step: int) -> bool:
         return step >= self.sharpen_from * self.steps
@@ -199,6 +204,9 @@ class Training:
         self.accelerator = Accelerator(
             mixed_precision=settings.mixed_precision, cpu=self.device.type == "cpu"
         )
+        # What is not shared is each process's own: nothing is reduced.
+        self.world = self.accelerator.num_processes if settings.shared else 1
+        self.rank = self.accelerator.process_index if settings.shared else 0
         self.parameters = [p for p in objective.module.parameters() if p.requires_grad]
         self.optimizer = self.accelerator.prepare(_optimizer(objective.module, settings))
         self.multipliers = Multipliers(objective.groups, settings, self.device)
@@ -225,11 +233,11 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak"] * s.rate(self.step)
         with accelerator.autocast():
-            terms = self.objective.terms(self.step, accelerator.process_index, accelerator.num_processes)
+            terms = self.objective.terms(self.step, self.rank, self.world)
         cost = kept_cost(terms, s, sharpening)
         weight = self.multipliers.values[terms.group]
         each = cost + weight * (terms.divergence - s.aim)  # Eq. 3
-        loss = each.mean() if s.shared else each.sum()
+        loss = each.mean() * self._weight(len(each)) if s.shared else each.sum()
         if not torch.isfinite(loss):
             raise TrainingError(f"the loss is {loss.item()} at step {self.step}; lower lr, or use float32")
         self.optimizer.zero_grad()
@@ -242,9 +250,17 @@ class Training:
             self._update_multipliers(terms, sharpening)
         return terms
 
+    def _weight(self, count: int) -> float:
+        """What this process's mean counts for, so that the mean over processes is that over the examples of
+        the step, also where their shares are of different size."""
+        if self.world == 1:
+            return 1.0
+        total = self.accelerator.reduce(torch.tensor(float(count), device=self.device), "sum")
+        return count * self.world / float(total)
+
     def _share_gradients(self) -> None:
         """Average gradients over processes; a parameter unused in one process counts as zero there."""
-        if self.accelerator.num_processes == 1:
+        if self.world == 1:
             return
         for p in self.parameters:
             grad = torch.zeros_like(p) if p.grad is None else p.grad
@@ -254,11 +270,14 @@ class Training:
         zeros = torch.zeros(self.objective.groups, device=self.device)
         total = zeros.index_add(0, terms.group, terms.divergence.detach().float())
         count = zeros.index_add(0, terms.group, torch.ones_like(terms.divergence, dtype=torch.float32))
-        both = self.accelerator.reduce(torch.stack([total, count]), "sum")
+        both = torch.stack([total, count])
+        if self.world > 1:
+            both = self.accelerator.reduce(both, "sum")
         self.multipliers.update(both[0], both[1], sharpening)
 
     def _evaluate(self) -> list[Diagnostic]:
         """Judge, remember good weights, put back what collapsed, write a checkpoint."""
+        self._agree()
         found = self.objective.diagnose(self.multipliers.values.tolist())
         for group, d in enumerate(found):
             if d.ok:
@@ -269,6 +288,15 @@ class Training:
         if self.file and self.accelerator.is_main_process:
             self.save()
         return found
+
+    @torch.no_grad()
+    def _agree(self) -> None:
+        """Give all processes the main one's weights: rounding must not make them judge differently."""
+        if self.world > 1:
+            from accelerate.utils import broadcast
+
+            for tensor in (*self.parameters, self.multipliers.values):
+                tensor.copy_(broadcast(tensor.detach().clone()))
 
     def _collapsed(self, group: int, divergence: float) -> bool:
         """Far over the margin after having dropped something within it, or as bad as dropping everything at

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from .attribution import Text
 from .encoding import Batch
+from .errors import TrainingError
 from .gates import HardConcrete
 from .lagrangian import Diagnostic, Settings, Terms
 from .probes import FreeMasks, Probe, mix, sample_keep
 from .subject import Run, Subject
 
-CHUNK = 64
+CHUNK = {"cpu": 64, "cuda": 512}
 """texts of one forward pass where no batch size is given"""
 
 
@@ -40,6 +42,16 @@ class FrozenTexts:
     def __len__(self) -> int:
         return len(self.batch)
 
+    def width(self, rows: Sequence[int]) -> int:
+        """How many columns the batch of these rows has."""
+        return int(self._columns[list(rows)].max()) if self.batch.by_token else self.batch.shape[1]
+
+    @cached_property
+    def _columns(self) -> Tensor:
+        """(texts,): how many columns a text needs; what comes after them is padding."""
+        attended = self.batch.valid | self.batch.inputs["attention_mask"].bool()
+        return (attended * torch.arange(1, attended.shape[1] + 1)).amax(1)
+
     def draw(self, rows: Sequence[int]) -> tuple[Batch, Run]:
         """The batch of these rows, and its unedited output and states."""
         batch = self._batch(rows)
@@ -49,8 +61,9 @@ class FrozenTexts:
         states = {site: state[index, :length] for site, state in self._kept.states.items()}
         return batch, Run(self._kept.output[index], states)
 
-    def chunks(self, size: int = CHUNK) -> Iterator[list[int]]:
+    def chunks(self, size: int | None = None) -> Iterator[list[int]]:
         """All rows, in order of length, `size` at a time."""
+        size = size or CHUNK.get(self.subject.device.type, CHUNK["cpu"])
         order = self.lengths.argsort(stable=True).tolist()
         for start in range(0, len(order), size):
             yield order[start : start + size]
@@ -89,13 +102,13 @@ def edited_run(
 
 
 class LensObjective:
-    """A probe's masks over a corpus; one multiplier a row of the probe."""
+    """A probe's masks over a corpus, judged on validation texts; one multiplier a row of the probe."""
 
     def __init__(
-        self, subject: Subject, probe: Probe, train: FrozenTexts, held_out: FrozenTexts, settings: Settings
+        self, subject: Subject, probe: Probe, train: FrozenTexts, validation: FrozenTexts, settings: Settings
     ) -> None:
         self.subject, self.module = subject, probe
-        self.train, self.held_out, self.settings = train, held_out, settings
+        self.train, self.validation, self.settings = train, validation, settings
         self.groups = len(probe.rows)
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
 
@@ -106,18 +119,27 @@ class LensObjective:
         """Each example of the batch is masked at a row of its own; one run for each edited site."""
         generator = torch.Generator().manual_seed((self.settings.seed << 32) + step)
         rows = self._rows(step)
+        if len(rows) < world:
+            raise TrainingError(
+                f"a step has {len(rows)} texts for {world} processes; give more texts, a larger batch_size or "
+                f"fewer processes"
+            )
         batch, (reference, states) = self.train.draw(rows[rank::world])
         logits = self.module.logits(states)  # (rows, examples, tokens)
         if self.settings.warming(step):
             # log-odds of a share of its own for each example: random masks, to learn baselines with
             share = torch.rand(len(rows), 1, generator=generator)[rank::world]
             logits = torch.zeros_like(logits) + share.logit(eps=1e-2).to(logits)
-        uniform = torch.rand(self.groups, len(rows), logits.shape[-1], generator=generator)
+        # Noise for the whole step, whichever part of it this process has.
+        uniform = torch.rand(self.groups, len(rows), self.train.width(rows), generator=generator)
         order = torch.randperm(len(rows), generator=generator) % self.groups
         chosen = order[rank::world].to(logits.device)
-        noise = uniform[:, rank::world].to(logits)
+        noise = uniform[:, rank::world, : logits.shape[-1]].to(logits)
         votes = self.module.votes and not self.settings.warming(step)
         keep, log_keep = sample_keep(logits, chosen, votes, noise)
+        if self.settings.hardening(step):
+            probability = log_keep.exp()
+            keep = (probability > 0.5).to(keep) + probability - probability.detach()
         divergence = self._divergence(batch, reference, states, keep, chosen)
         return Terms(log_keep.float(), batch.valid, divergence, chosen)
 
@@ -126,9 +148,10 @@ class LensObjective:
     ) -> Tensor:
         """(examples,): each example edited as its row says; examples edited at one site run together.
 
-        Where no block can be skipped below an edit, one run with all edits is less work than one a site.
+        Where no block can be skipped below an edit, one run with all edits is less work than one a site; on
+        a GPU it is sooner done, since many small runs leave it idle.
         """
-        if not self.subject.blocks:
+        if not self.subject.blocks or chosen.device.type == "cuda":
             return self._divergence_at_once(batch, reference, states, keep, chosen)
         rows = self.module.rows
         parts, order = [], []
@@ -178,8 +201,9 @@ class LensObjective:
         return [batches[i].tolist() for i in torch.randperm(len(batches), generator=generator).tolist()]
 
     @torch.no_grad()
-    def diagnose(self, multipliers: Sequence[float]) -> list[Diagnostic]:
-        found = [self.judge(group) for group in range(self.groups)]
+    def diagnose(self, multipliers: Sequence[float], texts: FrozenTexts | None = None) -> list[Diagnostic]:
+        """How hard masks do on the validation texts, or on others."""
+        found = self.judge(range(self.groups), texts)
         return [
             Diagnostic(row.site, d, k, a, m, d <= self.settings.margin)
             for row, (d, k, a), m in zip(self.module.rows, found, multipliers, strict=True)
@@ -188,38 +212,40 @@ class LensObjective:
     @torch.no_grad()
     def worst(self) -> list[float]:
         """The divergence when everything is dropped, for each row."""
-        return [self.judge(group, nothing=True)[0] for group in range(self.groups)]
+        return [divergence for divergence, _, _ in self.judge(range(self.groups), nothing=True)]
 
     @torch.no_grad()
-    def judge(self, group: int, nothing: bool = False) -> tuple[float, float, float]:
-        """Divergence, share kept and agreement of one row's hard masks on the held-out texts, or of masks
-        that keep nothing."""
-        total = torch.zeros(4, dtype=torch.float64)
-        row, probe = self.module.rows[group], self.module
-        for rows in self.held_out.chunks():
-            batch, (reference, states) = self.held_out.draw(rows)
-            keep = (probe.log_keep(states)[group].exp() > (1 if nothing else 0.5)).float()
-            output = edited_run(self.subject, batch, row.edit, states[row.edit], keep, probe.baseline(group))
-            total[0] += self.subject.task.divergence(reference, output).sum().item()
-            total[1] += (keep * batch.valid).sum().item()
-            total[2] += self.subject.task.agrees(reference, output, batch).float().sum().item()
-            total[3] += batch.valid.sum().item()
-        count = len(self.held_out)
-        return float(total[0] / count), float(total[1] / total[3]), float(total[2] / count)
+    def judge(
+        self, groups: Sequence[int], texts: FrozenTexts | None = None, nothing: bool = False
+    ) -> list[tuple[float, float, float]]:
+        """Divergence, share kept and agreement of these rows' hard masks, or of masks that keep nothing."""
+        texts, probe = texts or self.validation, self.module
+        total = torch.zeros(len(groups), 3, dtype=torch.float64, device=self.subject.device)
+        for rows in texts.chunks():
+            batch, (reference, states) = texts.draw(rows)
+            keeps = (probe.log_keep(states).exp() > (1 if nothing else 0.5)).float()
+            for i, group in enumerate(groups):
+                edit, keep = probe.rows[group].edit, keeps[group]
+                output = edited_run(self.subject, batch, edit, states[edit], keep, probe.baseline(group))
+                total[i, 0] += self.subject.task.divergence(reference, output).sum()
+                total[i, 1] += (keep * batch.valid).sum()
+                total[i, 2] += self.subject.task.agrees(reference, output, batch).sum()
+        parts = torch.tensor([len(texts), int(texts.lengths.sum()), len(texts)])
+        return [(d, k, a) for d, k, a in (total.cpu() / parts).tolist()]
 
     @torch.no_grad()
     def settle(self) -> list[str]:
-        """Open each row's gates by a shift of their bias until it keeps its margin on the held-out texts.
+        """Open each row's gates by a shift of their bias until it keeps `aim` on the validation texts.
 
         Rows are taken in order: where votes multiply, a row that stops voting falls back on the row
         before it, which is within its margin already. Returns what was done.
         """
         events = []
         for group, row in enumerate(self.module.rows):
-            before = self.judge(group)[0]
-            if before > self.settings.margin:
+            before = self.judge([group])[0][0]
+            if before > self.settings.aim:
                 shift = self._smallest_shift(group)
-                after = self.judge(group)[0]
+                after = self.judge([group])[0][0]
                 events.append(
                     f"site {row.site}: gates opened by {shift:.2f} (divergence {before:.3f} -> {after:.3f})"
                 )
@@ -232,7 +258,7 @@ class LensObjective:
         for _ in range(8):
             middle = (low + high) / 2
             bias.copy_(start + middle)
-            within = self.judge(group)[0] <= 0.95 * self.settings.margin
+            within = self.judge([group])[0][0] <= self.settings.aim
             low, high = (low, middle) if within else (middle, high)
         bias.copy_(start + high)
         return high

@@ -70,6 +70,7 @@ class DiffMask:
         seed: int = 0,
         sites: Sequence[int] | None = None,
         held_out: Sequence[Text] | float = 0.1,
+        validation: Sequence[Text] | None = None,
         learn_baseline: bool = True,
         bounded: float | None = 10.0,
         hidden: int | None = None,
@@ -84,7 +85,9 @@ class DiffMask:
         Args:
             over: "inputs" (which tokens are known to be unneeded, judged from the states up to each
                 site), "states" (which states of a site are needed), or pairs (edited site, read site).
-            held_out: texts to judge on, or the share of `texts` to set aside.
+            held_out: texts for `diagnostics`, or the share of `texts` to set aside.
+            validation: texts that training may look at, to recover, to stop and to settle; by default half of
+                the held-out ones, which are then not used for `diagnostics`.
             learn_baseline: learn what replaces a dropped state; otherwise it stays at its first value.
             bounded: how far a gate's logit may be from its learned bias; None: any distance.
             folder: where checkpoints go; with `resume` an interrupted fit goes on from there.
@@ -92,25 +95,26 @@ class DiffMask:
             settings: any field of `lagrangian.Settings`.
         """
         chosen = _settings(settings if learn_baseline else {**settings, "warm_until": 0.0}, margin, seed)
-        train_texts, held_texts = _split(texts, held_out, seed)
+        train_texts, validation_texts, held_texts = _split(texts, held_out, validation, seed)
         rows = rows_for(over, subject.check_sites(sites or subject.sites))
         reads = tuple(dict.fromkeys(site for row in rows for site in (row.edit, *row.reads)))
         memory = _keep_bytes(subject.device) if keep_bytes is None else keep_bytes
         train = FrozenTexts(subject, train_texts, reads, memory)
+        validated = FrozenTexts(subject, validation_texts, reads, memory // 8)
         held = FrozenTexts(subject, held_texts, reads, memory // 8)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             probe = Probe(rows, train.widths, over == "inputs", hidden, bounded, learn_baseline)
         probe.to(subject.device)
         _start(probe, subject, train)
-        objective = LensObjective(subject, probe, train, held, chosen)
+        objective = LensObjective(subject, probe, train, validated, chosen)
         with subject.frozen():
             training = Training(objective, chosen, folder)
             if resume:
                 training.resume()
             training.run(show_progress)
             events = training.events + objective.settle()
-            diagnostics = objective.diagnose(training.multipliers.values.tolist())
+            diagnostics = objective.diagnose(training.multipliers.values.tolist(), held)
         lens = cls(
             subject, probe.eval().requires_grad_(False), over, chosen, diagnostics, events, training.history
         )
@@ -219,9 +223,9 @@ def _settings(given: dict[str, Any], margin: float, seed: int) -> Settings:
 
 
 def _split(
-    texts: Sequence[Text], held_out: Sequence[Text] | float, seed: int
-) -> tuple[list[Text], list[Text]]:
-    """Training texts, and texts to judge on."""
+    texts: Sequence[Text], held_out: Sequence[Text] | float, validation: Sequence[Text] | None, seed: int
+) -> tuple[list[Text], list[Text], list[Text]]:
+    """Texts to train on, to watch training with, and to judge on at the end."""
     texts = list(texts)
     if not isinstance(held_out, float | int):
         train, held = texts, list(held_out)
@@ -236,7 +240,9 @@ def _split(
             f"{len(train)} training texts are few: a lens needs {FEW_TEXTS} or more to be worth its while",
             stacklevel=3,
         )
-    return train, held
+    if validation is not None:
+        return train, list(validation), held
+    return train, held[::2], held[1::2] or held
 
 
 def _keep_bytes(device: torch.device) -> int:

@@ -125,14 +125,25 @@ class Clock:
 def fit_states(subject: Subject, train: Digits, test: Digits, seed: int) -> DiffMask:
     """Masks over the 2-d states, decided from themselves (Table 1)."""
     return DiffMask.fit(
-        subject, train.texts(), "states", MARGIN, seed, sites=[HIDDEN], held_out=test.texts(), **LENS
+        subject,
+        train.texts(),
+        "states",
+        MARGIN,
+        seed,
+        sites=[HIDDEN],
+        held_out=test.texts(),
+        validation=test.texts(),
+        **LENS,
     )
 
 
 def fit_inputs(subject: Subject, train: Digits, test: Digits, seed: int) -> DiffMask:
     """Masks over the digits' embeddings, decided from the embeddings or from the 2-d states (Figure 3e)."""
     pairs = [(EMBEDDINGS, EMBEDDINGS), (EMBEDDINGS, HIDDEN)]
-    return DiffMask.fit(subject, train.texts(), pairs, INPUT_MARGIN, seed, held_out=test.texts(), **LENS)
+    held = test.texts()
+    return DiffMask.fit(
+        subject, train.texts(), pairs, INPUT_MARGIN, seed, held_out=held, validation=held, **LENS
+    )
 
 
 def keep_of(lens: DiffMask, subject: Subject, data: Digits) -> np.ndarray:
