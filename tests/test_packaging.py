@@ -71,6 +71,6 @@ def test_the_command_runs(binaries, tmp_path):
     assert [method["name"] for method in listed]
 
 
-def test_the_templates_are_in_the_wheel(binaries, tmp_path):
-    code = "from masklens.viz.page import page; print(page([]))"
+def test_the_viewer_is_in_the_wheel(binaries, tmp_path):
+    code = "from masklens.viz.report import report_data, report_html; print(report_html(report_data([]), {}))"
     assert "</html>" in run(binaries / "python", "-c", code, cwd=tmp_path)

@@ -23,6 +23,8 @@ class Cancelled(Exception):
 class QueueFull(MasklensError):
     """More jobs are waiting than the queue takes."""
 
+    status = 429
+
 
 @dataclass(eq=False)
 class Job:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from masklens.viz.colours import RAMPS, colours, hexadecimal, ink, scale
-from masklens.viz.page import palette
+from masklens.viz.fragment import palette
 from records import make
 
 THEMES = sorted(RAMPS)
