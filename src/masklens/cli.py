@@ -182,18 +182,26 @@ def fit(
     limit: LimitOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fit a DiffMask lens on a set of texts and report how it does on held-out ones."""
+    """Fit a DiffMask lens on a set of texts and report how it does on held-out ones.
+
+    On several GPUs: torchrun --nproc-per-node N -m masklens fit ...
+    """
     with redirect_stdout(sys.stderr):
+        from .processes import is_main, own_device
+
         texts = gather([], data, column, limit)
-        subject = masklens.Subject.from_pretrained(model, device=device)
-        tell(f"fitting masks over {over} on {len(texts)} texts")
+        subject = masklens.Subject.from_pretrained(model, device=own_device(device))
+        if is_main():
+            tell(f"fitting masks over {over} on {len(texts)} texts")
         settings: dict[str, Any] = {} if steps is None else {"steps": steps}
         lens = masklens.DiffMask.fit(
             subject, texts, over, margin, seed, folder=out / "training", show_progress=True, **settings
         )
-        lens.save_pretrained(out)
-        tell(f"wrote {out}")
-    show(diagnostics(lens), as_json)
+        if is_main():
+            lens.save_pretrained(out)
+            tell(f"wrote {out}")
+    if is_main():
+        show(diagnostics(lens), as_json)
 
 
 @app.command()

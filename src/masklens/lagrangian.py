@@ -39,6 +39,7 @@ from torch import Tensor, nn
 
 from .errors import TrainingError
 from .files import whole
+from .processes import check_world
 
 
 @dataclass(frozen=True)
@@ -204,6 +205,7 @@ class Training:
         self.accelerator = Accelerator(
             mixed_precision=settings.mixed_precision, cpu=self.device.type == "cpu"
         )
+        check_world(self.accelerator.num_processes)
         # What is not shared is each process's own: nothing is reduced.
         self.world = self.accelerator.num_processes if settings.shared else 1
         self.rank = self.accelerator.process_index if settings.shared else 0

@@ -121,8 +121,8 @@ class LensObjective:
         rows = self._rows(step)
         if len(rows) < world:
             raise TrainingError(
-                f"a step has {len(rows)} texts for {world} processes; give more texts, a larger batch_size or "
-                f"fewer processes"
+                f"a step has {len(rows)} texts for {world} processes; give more texts, a larger batch_size, "
+                f"or fewer processes"
             )
         batch, (reference, states) = self.train.draw(rows[rank::world])
         logits = self.module.logits(states)  # (rows, examples, tokens)

@@ -1,0 +1,127 @@
+"""Fitting in several processes gives the lens that one process gives."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import tiny
+from masklens import processes
+from masklens.errors import TrainingError
+from masklens.lagrangian import Settings
+from masklens.methods.diffmask import Probe, _start, rows_for
+from masklens.objectives import FrozenTexts, LensObjective
+
+TEXTS = [" ".join([first, *tiny.TEXTS[:n]]) for first in tiny.SENTENCES for n in range(3)] * 4
+
+
+@pytest.mark.parametrize("step", [0, 9])
+def test_the_shares_of_a_step_are_the_step(bert, step):
+    train = FrozenTexts(bert, TEXTS, bert.sites, 10**9)
+    probe = Probe(rows_for("inputs", bert.sites), train.widths, True)
+    _start(probe, bert, train)
+    objective = LensObjective(bert, probe, train, train, Settings(steps=10, batch_size=7))
+    with bert.frozen():
+        whole = objective.terms(step, 0, 1)
+        shares = [objective.terms(step, rank, 3) for rank in range(3)]
+    assert [len(share.group) for share in shares] == [3, 2, 2]
+    for name in ("divergence", "group"):
+        joined = torch.empty_like(getattr(whole, name))
+        for rank, share in enumerate(shares):
+            joined[rank::3] = getattr(share, name)
+        torch.testing.assert_close(joined, getattr(whole, name), atol=1e-5, rtol=1e-4)
+    costs = [(share.log_keep.exp() * share.valid).sum() for share in shares]
+    torch.testing.assert_close(sum(costs), (whole.log_keep.exp() * whole.valid).sum(), atol=1e-4, rtol=1e-4)
+
+
+def test_each_process_has_its_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert processes.own_device(None) is None and processes.is_main()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("RANK", "5")
+    assert processes.own_device(None) == processes.own_device("cuda") == "cuda:1"
+    assert processes.own_device("cuda:0") == "cuda:0" and processes.own_device("cpu") == "cpu"
+    assert not processes.is_main()
+
+
+def test_processes_that_do_not_know_of_each_other_are_an_error(monkeypatch):
+    processes.check_world(1)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    processes.check_world(2)
+    with pytest.raises(TrainingError, match="2 processes were started, but this one sees 1"):
+        processes.check_world(1)
+
+
+LAUNCHERS = {
+    "torchrun": ["torchrun", "--nproc-per-node", "2", "--master-port", "29517"],
+    "accelerate": [
+        "accelerate",
+        "launch",
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--main_process_port",
+        "29518",
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A function that fits a lens under a launcher and gives its weights and what was printed."""
+    folder = tmp_path_factory.mktemp("fit")
+    tiny.model("bert").save_pretrained(folder / "model")
+    tiny.FAMILIES["bert"].tokenizer().save_pretrained(folder / "model")
+    (folder / "texts.txt").write_text("\n".join(TEXTS[:-5]))  # an odd number: shares of different size
+
+    def fit(name, launcher):
+        arguments = [
+            "fit",
+            "--model",
+            "model",
+            "--data",
+            "texts.txt",
+            "--steps",
+            "30",
+            "--out",
+            name,
+            "--json",
+        ]
+        environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [*launcher, "-m", "masklens", *arguments],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert done.returncode == 0, done.stderr
+        return load_file(folder / name / "lens.safetensors"), json.loads(done.stdout), done.stderr
+
+    return fit
+
+
+@pytest.fixture(scope="module")
+def alone(fitted):
+    return fitted("alone", [sys.executable])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_two_processes_fit_the_lens_of_one(fitted, alone, launcher):
+    program, *options = LAUNCHERS[launcher]
+    program = str(Path(sys.executable).parent / program)
+    weights, printed, said = fitted(launcher, [program, *options])
+    assert said.count("wrote ") == 1  # one process writes
+    assert weights.keys() == alone[0].keys()
+    for name, value in weights.items():
+        torch.testing.assert_close(value, alone[0][name], atol=2e-4, rtol=1e-3, msg=name)
+    for here, there in zip(printed, alone[1], strict=True):
+        assert here["divergence"] == pytest.approx(there["divergence"], abs=1e-3)
+        assert here["multiplier"] == pytest.approx(there["multiplier"], abs=1e-3)
