@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hostile import FORBIDDEN, HOSTILE
-from masklens.viz.labels import printable, shortened
 from masklens.viz.fragment import LONGEST_TOKEN, fragment, picture
+from masklens.viz.labels import printable, shortened
 from records import make
 
 

@@ -195,7 +195,7 @@ def test_the_policy_allows_the_script_inside_and_nothing_else(live):
 
 
 def test_the_size_is_in_proportion():
-    """500 texts x 8 sites x 4 methods x 25 tokens are 400,000 scores: under 5 bytes for each, text and all."""
+    """500 texts x 8 sites x 4 methods x 25 tokens are 400,000 scores: under 5 bytes each, with all else."""
     words = tuple(f"word{i}" for i in range(25))
     generator = np.random.default_rng(0)
     made = [
