@@ -215,10 +215,11 @@ def evaluate(
     ] = None,
     method: MethodOption = None,
     attributions: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
             "--attributions",
-            help="Attributions from a file: as explain writes them, or text, tokens, scores.",
+            help="Attributions from a file: as explain writes them, or text, tokens, scores; or the folder "
+            "of a corpus run.",
         ),
     ] = None,
     metric: Annotated[
@@ -236,10 +237,15 @@ def evaluate(
 ) -> None:
     """Measure how true explanations are to the model, beside random ones, in one table."""
     with redirect_stdout(sys.stderr):
+        from .corpus.shards import corpus_runs
         from .evaluation.imported import read_attributions
+        from .evaluation.streaming import evaluate_corpora
 
         subject = masklens.Subject.from_pretrained(model, device=device)
-        sets: dict[str, Any] = {path.stem: read_attributions(path) for path in attributions or []}
+        runs = corpus_runs(attributions or [], alone=not (texts or input))
+        sets: dict[str, Any] = (
+            {} if runs else {Path(path).stem: read_attributions(path) for path in attributions or []}
+        )
         labels = gather([], input, [label_column], limit) if input and label_column else None
         if texts or input:
             names = method or ["diffmask" if lens else DEFAULT_METHOD]
@@ -251,13 +257,11 @@ def evaluate(
                 tell(f"explaining {len(wanted)} texts with {name}")
                 common: dict[str, Any] = {"target": read_target(target), "seed": seed}
                 sets[name] = masklens.explain(subject, wanted, name, **common, **options[name])
-        table = masklens.evaluate(
-            subject,
-            sets,
-            labels and [read_target(str(label)) for label in labels],
-            metric,
-            random_draws=draws,
-            seed=seed,
+        gold = None if labels is None else [read_target(str(label)) for label in labels]
+        table = (
+            evaluate_corpora(subject, runs, metric, random_draws=draws, seed=seed, limit=limit)
+            if runs
+            else masklens.evaluate(subject, sets, gold, metric, random_draws=draws, seed=seed)
         )
         if out:
             table.to_json(out)
@@ -317,7 +321,7 @@ def corpus(
             model=model,
             input=input,
             method=method or ("diffmask" if lens else DEFAULT_METHOD),
-            lens=lens and str(lens),
+            lens=None if lens is None else str(lens),
             lm_head=lm_head,
             columns=tuple(column or ["text"]),
             label_column=label_column,

@@ -23,7 +23,7 @@ def own_device(asked: str | None) -> str | None:
 
 
 def check_world(found: int) -> None:
-    """Raise where a launcher started several processes that do not know of each other: each would fit alone."""
+    """Raise where a launcher started processes that do not know of each other: each would fit alone."""
     asked = int(os.environ.get("WORLD_SIZE", "1"))
     if asked != found:
         raise TrainingError(

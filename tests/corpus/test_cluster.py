@@ -44,7 +44,8 @@ def test_rows_travel_unchanged():
     assert _unpacked(_packed({"number": 0, "file": "f"}, 2, rows)) == rows
 
 
-def test_relative_paths_are_refused(job):
+def test_relative_paths_are_refused(job, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(CorpusError, match="relative path"):
         run(job, "somewhere", ray="auto")
 

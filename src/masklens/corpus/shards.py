@@ -156,7 +156,17 @@ def _rows_in(folder: Folder, name: str) -> int:
 
 def is_corpus(path: str) -> bool:
     """Whether a folder or URL holds a corpus run."""
-    return Folder(path).fs.exists(Folder(path).path(MANIFEST))
+    folder = Folder(path)
+    return folder.fs.exists(folder.path(MANIFEST))
+
+
+def corpus_runs(paths: Sequence[str], alone: bool) -> dict[str, str]:
+    """Those of the paths that hold corpus runs, by name; they are not mixed with other attributions."""
+    runs = [path.rstrip("/") for path in paths if is_corpus(path)]
+    if runs and (len(runs) < len(paths) or not alone):
+        raise CorpusError("corpus runs are evaluated by themselves, without texts and other attributions")
+    names = [path.rsplit("/", 1)[-1] for path in runs]
+    return dict(zip(names if len(set(names)) == len(names) else runs, runs, strict=True))
 
 
 class Explained(NamedTuple):

@@ -91,15 +91,15 @@ def evaluate(
     names = _check(metrics, attributions, rationales)
     subject, sets = as_subject(subject), dict(attributions)
     first = next(iter(sets.values()))
-    views = Views(subject, [a.text for a in first], labels, _targets(sets), how=replace)
+    views = Views(subject, [a.text for a in first], labels, shared_targets(sets), how=replace)
     faithful = [name for name in names if name in METRICS]
     table: dict[str, dict[str, Cell]] = {}
     curves: dict[str, dict[str, Sequence[float]]] = {}
-    for row, site, chosen in _rows(sets):
+    for row, site, chosen in attribution_rows(sets):
         ranking = rank(views, chosen, site)
         measured = {name: METRICS[name].function(views, ranking) for name in faithful}
         curves[row] = {name: game.curve.tolist() for name, game in measured.items() if isinstance(game, Game)}
-        table[row] = {name: cell(_values(found), seed=seed) for name, found in measured.items()}
+        table[row] = {name: cell(measured_values(found), seed=seed) for name, found in measured.items()}
         table[row] |= _plausible(names, chosen, rationales, site, seed)
         if OVERLAP in names:
             table[row][OVERLAP] = _overlap(chosen, rarity, site, top_words, seed)
@@ -108,7 +108,7 @@ def evaluate(
     return Table(
         rows=table,
         better=_directions(names),
-        seconds={row: _seconds(chosen) for row, _, chosen in _rows(sets)},
+        seconds={row: _seconds(chosen) for row, _, chosen in attribution_rows(sets)},
         curves=curves,
         notes=[note for name, chosen in sets.items() for note in warn_of_problems(name, chosen)],
         settings={
@@ -140,14 +140,16 @@ def _check(
     return names
 
 
-def _rows(sets: Mapping[str, Sequence[Attribution]]) -> Iterator[tuple[str, int, Sequence[Attribution]]]:
+def attribution_rows(
+    sets: Mapping[str, Sequence[Attribution]],
+) -> Iterator[tuple[str, int, Sequence[Attribution]]]:
     for name, chosen in sets.items():
         sites = chosen[0].sites
         for site in sites:
             yield (name if len(sites) == 1 else f"{name}@{site}"), site, chosen
 
 
-def _targets(sets: Mapping[str, Sequence[Attribution]]) -> list[str] | None:
+def shared_targets(sets: Mapping[str, Sequence[Attribution]]) -> list[str] | None:
     """What was explained, where it is not the model's own decision; all sets that say must agree."""
     wanted = {tuple(a.target for a in chosen) for chosen in sets.values() if any(a.target for a in chosen)}
     if len(wanted) > 1:
@@ -156,7 +158,7 @@ def _targets(sets: Mapping[str, Sequence[Attribution]]) -> list[str] | None:
     return None if own else list(wanted.pop())
 
 
-def _values(found: Measured) -> np.ndarray:
+def measured_values(found: Measured) -> np.ndarray:
     return found.areas if isinstance(found, Game) else found
 
 
@@ -169,7 +171,7 @@ def _random(
         for name in names:
             found[name].append(METRICS[name].function(views, ranking))
     cells = {
-        name: cell_of_draws(np.stack([_values(one) for one in some]), seed=seed)
+        name: cell_of_draws(np.stack([measured_values(one) for one in some]), seed=seed)
         for name, some in found.items()
     }
     games = {name: [one.curve for one in some if isinstance(one, Game)] for name, some in found.items()}

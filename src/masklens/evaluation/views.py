@@ -79,6 +79,11 @@ class Views:
         like: views of other texts of the same subject, whose checks of what the model allows hold here too.
     """
 
+    by_text: bool
+    """whether the output has the same shape however much padding there is"""
+    packed: bool
+    """whether hidden tokens are left out of the model's input"""
+
     def __init__(
         self,
         subject: Subject,
