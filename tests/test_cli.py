@@ -149,11 +149,11 @@ def test_printed_json_is_the_json_that_is_saved(monkeypatch, tmp_path):
     assert json.loads(done.stdout) == json.loads(out.read_text(encoding="utf-8"))
 
 
-def test_out_writes_a_page(monkeypatch, tmp_path):
+def test_out_writes_a_report(monkeypatch, tmp_path):
     fake_explanations(monkeypatch)
     out = tmp_path / "x.html"
     assert call("explain", "--model", "m", "one", "--method", first_method(), "--out", out).exit_code == 0
-    assert "one</p>" in out.read_text(encoding="utf-8")
+    assert '"text":["one"]' in out.read_text(encoding="utf-8")
 
 
 def test_a_model_that_is_not_there_is_one_line(tmp_path):

@@ -1,5 +1,6 @@
 """One table from several sets of attributions; verify."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -112,6 +113,8 @@ def test_verify_by_hand(made):
     assert proof.divergence == pytest.approx(expected, abs=1e-6)
     assert proof.prediction_kept and proof.share_removed == 0.5
     assert [one.tokens[i] for i in proof.removed] == ["dull", "plot"]
+    (by_word,) = ml.verify(made, [dataclasses.replace(one, tokens=("?",) * len(one.tokens))], keep=0.5)
+    assert by_word.removed == () and by_word.share_removed == 0.5
 
 
 def test_verify_a_lens_by_its_probabilities(made):

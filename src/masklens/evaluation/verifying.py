@@ -25,7 +25,7 @@ class Verification:
     share_removed: float
     """of the tokens that could be removed"""
     removed: tuple[int, ...] = ()
-    """the numbers of the removed tokens, as the model's tokenizer cuts the text"""
+    """the numbers of the removed tokens; none where the explanation has other tokens than the model"""
 
 
 def verify(
@@ -59,10 +59,16 @@ def verify(
     found = views.read_steps(kept[:, None])
     removed = views.removable & ~kept
     shares = removed.sum(1) / np.maximum(1, views.counts)
-    valid = views.batch.valid.cpu().numpy()  # padding has no number
-    gone = [tuple(np.nonzero(row[where])[0].tolist()) for row, where in zip(removed, valid, strict=True)]
+    gone = [_numbers(views, i, removed[i], a) for i, a in enumerate(attributions)]
     rows = zip(found.divergence[:, 0], found.agrees[:, 0], shares, gone, strict=True)
     return [Verification(float(d), bool(same), float(share), numbers) for d, same, share, numbers in rows]
+
+
+def _numbers(views: Views, i: int, removed: np.ndarray, attribution: Attribution) -> tuple[int, ...]:
+    """The numbers of the removed tokens of text i; padding has no number."""
+    valid = views.batch.valid[i].cpu().numpy()
+    same = attribution.tokens == views.batch.tokens[i]
+    return tuple(np.nonzero(removed[valid])[0].tolist()) if same else ()
 
 
 def removal(replace: Any, site: int) -> Any:

@@ -27,8 +27,8 @@ function range(values) {
 }
 
 // A chart of {series: [[name, [y]]], x, x_name, y_name, ticks}; hovering tells the values at the nearest x.
-function lineChart(chart, size = { width: 520, height: 250 }) {
-  const { width, height } = size, inner = { left: 46, right: width - 14, top: 12, bottom: height - (chart.x_name ? 44 : 28) };
+function lineChart(chart, height = 250) {
+  const width = innerWidth < 600 ? 340 : 520, inner = { left: 46, right: width - 14, top: 12, bottom: height - (chart.x_name ? 44 : 28) };
   const names = chart.series.map(([name]) => name), lines = chart.series.map(([, values]) => values);
   const [low, high] = range(lines.flat());
   const first = chart.x[0], last = chart.x[chart.x.length - 1];

@@ -6,8 +6,9 @@ function reading(text, map, row) {
   eachSegment(text, view, (units, name) => {
     const part = el("p", { dir: view.dir, "data-segment": name });
     units.forEach(([unit, i], n) => {
-      if (n && !(unit.glued && !state.words)) part.append(" ");
-      part.append(markUnit(el("span", { class: `unit ${colourOf(shareAt(view, row, i), view.signed)}${unit.special ? " special" : ""}` }, isolated(unit.piece)), row, i));
+      const glued = unit.glued && n > 0, kind = `${unit.special ? " special" : ""}${glued ? " glued" : ""}`;
+      if (n && !glued) part.append(" ");
+      part.append(markUnit(el("span", { class: `unit ${colourOf(shareAt(view, row, i), view.signed)}${kind}` }, isolated(unit.piece)), row, i));
     });
     line.append(part);
   });

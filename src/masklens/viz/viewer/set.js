@@ -1,6 +1,6 @@
 // The whole set: curves, tables and word clouds.
 
-const DRAWERS = { chart: lineChart, grid: dataTable, cloud: wordCloud };
+const DRAWERS = { chart: (part) => lineChart(part), grid: dataTable, cloud: wordCloud };
 
 function setView() {
   const page = el("article", { class: "set-view" });

@@ -179,7 +179,7 @@ function comparison(text, map) {
   const series = picked.map((p, n) => [names[n], view.scores.map((row) => row[p.unit])]);
   if (map.sites.length < 2) return [el("p", { class: "compare-line" }, ...names.map((name, n) => el("span", { class: `key pick-key${n}` }, isolated(name), el("b", { text: ` ${exact(series[n][1][0])} ` }))))];
   const ticks = map.sites.map(siteName);
-  return [lineChart({ title: "Scores over layers", series, x: map.sites.map((_, i) => i), ticks, x_name: "", y_name: "score" }, { width: 520, height: 190 })];
+  return [lineChart({ title: "Scores over layers", series, x: map.sites.map((_, i) => i), ticks, x_name: "" }, 190)];
 }
 
 function refreshPicks() {
