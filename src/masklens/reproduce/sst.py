@@ -23,7 +23,7 @@ import torch
 from ..errors import FileError, MethodError
 from ..methods.diffmask import DiffMask
 from ..subject import Subject
-from . import sst_report
+from . import sst_report, sst_table2
 from .labelled import Labelled
 from .running import device_name, fast_products, only_one, write_json
 from .sst_faithfulness import measure
@@ -33,7 +33,7 @@ from .treebank import read_split
 MODELS = ("mpnet-sst5", "mpnet-sst2", "minilm-sst5")
 OVERS = ("inputs", "states")
 SEEDS = 5
-PARTS = ("lens", "faithfulness", "stability")
+PARTS = ("erasure", "lens", "faithfulness", "stability")
 MARGIN = 0.1
 LENS: dict[str, dict[str, Any]] = {"inputs": {}, "states": {}}
 """how lenses are fitted; all else as in lagrangian.Settings"""
@@ -100,6 +100,7 @@ def pieces(first: bool) -> Iterator[str]:
         yield f"faithfulness/{over}"
     if first:
         yield from (f"stability/{over}" for over in OVERS)
+        yield from (f"erasure/{piece}" for piece in sst_table2.PIECES)
 
 
 def _todo(studies: Sequence[Study], parts: Sequence[str] | None) -> Iterator[tuple[Study, str]]:
@@ -175,6 +176,10 @@ class Study:
     def subject(self) -> Subject:
         return Subject.from_pretrained(self.model_dir / self.model, device=self.device, truncate=True)
 
+    @cached_property
+    def table2(self) -> sst_table2.Table2:
+        return sst_table2.Table2(self)
+
     def split(self, name: str) -> Labelled:
         return read_split(self.data, self.task, name).first(self.limit)
 
@@ -231,6 +236,7 @@ def _stability(study: Study, over: str) -> dict[str, Any]:
 
 
 DO: dict[str, Callable[[Study, str], dict[str, Any] | None]] = {
+    "erasure": sst_table2.do,
     "lens": _lens,
     "faithfulness": _faithfulness,
     "stability": _stability,
