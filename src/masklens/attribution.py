@@ -121,7 +121,7 @@ def _row(attribution: Attribution) -> dict[str, Any]:
     return row
 
 
-def _from_row(row: Mapping[str, Any]) -> Attribution:
+def from_row(row: Mapping[str, Any]) -> Attribution:
     """The attribution of a `record` or of a `_row`."""
     text, settings = row["text"], row["settings"]
     texts = [text] if isinstance(text, str) else text
@@ -155,7 +155,7 @@ def _write_parquet(attributions: Sequence[Attribution], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.Table.from_pylist([_row(a) for a in attributions], schema=_schema(pa)), path)
+    pq.write_table(pa.Table.from_pylist([_row(a) for a in attributions], schema=schema(pa)), path)
 
 
 def _write_json(attributions: Sequence[Attribution], path: Path) -> None:
@@ -171,21 +171,32 @@ def load(path: str | os.PathLike[str]) -> list[Attribution]:
     path = Path(path)
     if not path.exists():
         raise FileError(f"no file {path}")
-    if path.suffix == ".parquet":
-        import pyarrow.parquet as pq
-
-        rows = pq.read_table(path).to_pylist()
-    elif path.suffix == ".json":
-        rows = json.loads(path.read_text(encoding="utf-8"))
-    else:
+    if path.suffix not in _READERS:
         raise FileError(f"cannot load attributions from {path.suffix or path.name!r}; use .parquet or .json")
     try:
-        return [_from_row(row) for row in rows]
-    except (KeyError, TypeError, ValueError) as error:
+        return [from_row(row) for row in _READERS[path.suffix](path)]
+    except (KeyError, TypeError, ValueError, OSError, RecursionError) as error:
         raise FileError(f"{path} does not hold attributions as masklens saves them ({error!r})") from error
 
 
-def _schema(pa: Any) -> Any:
+def _read_parquet(path: Path) -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    return pq.read_table(path).to_pylist()
+
+
+def _read_json(path: Path) -> list[dict[str, Any]]:
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(rows, list):
+        raise ValueError(f"a list is needed, not {type(rows).__name__}")
+    return rows
+
+
+_READERS = {".parquet": _read_parquet, ".json": _read_json}
+
+
+def schema(pa: Any) -> Any:
+    """The columns of a Parquet file of attributions."""
     strings, ints = pa.list_(pa.string()), pa.list_(pa.int32())
     return pa.schema(
         {

@@ -152,6 +152,7 @@ class TokenizerEncoder:
         )
 
     def _encode(self, text: Text) -> tuple[dict[str, Any], bool]:
+        _check_unicode(text)
         row = self._tokenize(text)
         count = len(row["input_ids"])
         if count == 0:
@@ -202,6 +203,16 @@ class TokenizerEncoder:
 
     def _fill(self, name: str) -> int:
         return self.pad_id if name == "input_ids" else 0
+
+
+def _check_unicode(text: Text) -> None:
+    """Half a surrogate pair, which a JSON file can hold, is no character."""
+    try:
+        "".join(text).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise TextError(
+            f"the text {text!r:.60} is not valid Unicode ({error.reason}); mend or remove the character"
+        ) from error
 
 
 def marker_ids(tokenizer: Any) -> frozenset[int]:

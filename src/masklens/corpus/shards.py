@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..attribution import Attribution, _from_row, _schema
+from ..attribution import Attribution, from_row, schema
 from ..encoding import Batch
 from ..errors import CorpusError
 from .job import DATA, MANIFEST
@@ -29,7 +29,7 @@ VERIFICATION = pa.struct(
 SCHEMA = pa.schema(
     [
         pa.field("row_id", pa.string()),
-        *_schema(pa),
+        *schema(pa),
         pa.field("label", pa.string()),
         pa.field("verification", VERIFICATION),
     ]
@@ -189,4 +189,4 @@ def read_back(url: str, rows: int = 256) -> Iterator[Explained]:
             for batch in file.iter_batches(rows):
                 for row in batch.to_pylist():
                     place = int(name.split("-")[1]), int(row["row_id"].rsplit(":", 1)[1])
-                    yield Explained(place, row["row_id"], _from_row(row), row["label"])
+                    yield Explained(place, row["row_id"], from_row(row), row["label"])
