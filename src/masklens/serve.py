@@ -260,6 +260,7 @@ def serve(
     queue = Queue(explainer(subject, choices, seed))
     app = application(subject, queue, choices, port, title)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3, server_header=False)
+    listening.listen()  # from here on a browser that comes early waits, and is not turned away
     ready(f"http://{HOST}:{port}/")
     uvicorn.Server(config).run(sockets=[listening])
 

@@ -392,4 +392,6 @@ def _style() -> str:
 
 
 def _read(name: str) -> str:
-    return files("masklens.viz").joinpath("viewer", name).read_text(encoding="utf-8")
+    """A file of the viewer without its indentation, which every report would carry."""
+    text = files("masklens.viz").joinpath("viewer", name).read_text(encoding="utf-8")
+    return "\n".join(line.strip() for line in text.splitlines())

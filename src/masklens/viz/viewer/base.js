@@ -5,13 +5,13 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const state = {
   tab: "texts",
   text: 0,
-  site: null,        // a site number; chosen when the first text is drawn
+  site: null, // a site number; chosen when the first text is drawn
   words: false,
   over: "all",
   hidden: new Set(), // names of methods that are not shown
   perSite: false,
   numbers: false,
-  picked: [],        // up to two {layout, unit}
+  picked: [], // up to two {layout, unit}
   query: "",
   sort: "order",
   filter: "all",
@@ -48,7 +48,8 @@ const $$ = (selector, inside = document) => [...inside.querySelectorAll(selector
 // Text of the user's, kept apart from the direction of what stands around it.
 const isolated = (text, className) => el("bdi", { text, dir: "auto", class: className || null });
 
-const RIGHT_TO_LEFT = /^[^A-Za-z\u00c0-\u024f\u0370-\u058f\u0900-\u1fff\u2c00-\ud7ff]*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]/;
+const RIGHT_TO_LEFT =
+  /^[^A-Za-z\u00c0-\u024f\u0370-\u058f\u0900-\u1fff\u2c00-\ud7ff]*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]/;
 const direction = (text) => (RIGHT_TO_LEFT.test(text) ? "rtl" : "ltr");
 
 // 0 is the words before position is added, 1 the whole embeddings, k+1 the output of block k.
@@ -59,7 +60,8 @@ const exact = (value) => (value == null ? "none" : minus(String(Number(value.toP
 const percent = (share) => `${Math.round(share * 100)}%`;
 const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 
-const icon = (path) => svg("svg", { viewBox: "0 0 20 20", class: "icon", "aria-hidden": "true" }, svg("path", { d: path }));
+const icon = (path) =>
+  svg("svg", { viewBox: "0 0 20 20", class: "icon", "aria-hidden": "true" }, svg("path", { d: path }));
 const ICONS = {
   sun: "M10 6a4 4 0 1 0 0 8 4 4 0 0 0 0-8ZM10 1.5v2M10 16.500v2M1.500 10h2M16.500 10h2M4 4l1.400 1.400M14.600 14.600 16 16M16 4l-1.400 1.400M5.400 14.600 4 16",
   play: "M6.500 4.500v11l9-5.500z",
@@ -74,19 +76,43 @@ const ICONS = {
 };
 
 function iconButton(name, label, click, more = {}) {
-  return el("button", { type: "button", class: "icon-button", "aria-label": label, title: label, on: { click }, ...more }, icon(ICONS[name]));
+  return el(
+    "button",
+    { type: "button", class: "icon-button", "aria-label": label, title: label, on: { click }, ...more },
+    icon(ICONS[name]),
+  );
 }
 
 // A row of buttons of which one is pressed.
 function choice(label, options, current, choose) {
   const buttons = options.map(([value, name, hint]) =>
-    el("button", { type: "button", text: name, title: hint, "data-value": value, "aria-pressed": String(value === current), on: { click: () => choose(value) } }));
+    el("button", {
+      type: "button",
+      text: name,
+      title: hint,
+      "data-value": value,
+      "aria-pressed": String(value === current),
+      on: { click: () => choose(value) },
+    }),
+  );
   return el("div", { class: "choice", role: "group", "aria-label": label }, ...buttons);
 }
 
 const remembered = {
-  get(name) { try { return localStorage.getItem(`masklens-${name}`); } catch { return null; } },
-  set(name, value) { try { localStorage.setItem(`masklens-${name}`, value); } catch { /* not kept, then */ } },
+  get(name) {
+    try {
+      return localStorage.getItem(`masklens-${name}`);
+    } catch {
+      return null;
+    }
+  },
+  set(name, value) {
+    try {
+      localStorage.setItem(`masklens-${name}`, value);
+    } catch {
+      /* not kept, then */
+    }
+  },
 };
 
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
@@ -105,9 +131,13 @@ const tip = el("div", { class: "tip", role: "status", "aria-live": "polite" });
 
 // Show lines of [name, value] at an element or at the pointer.
 function showTip(place, title, lines) {
-  tip.replaceChildren(el("strong", {}, isolated(title)), ...lines.map(([name, value]) => el("span", {}, `${name} `, el("b", { text: value }))));
+  tip.replaceChildren(
+    el("strong", {}, isolated(title)),
+    ...lines.map(([name, value]) => el("span", {}, `${name} `, el("b", { text: value }))),
+  );
   tip.classList.add("shown");
-  const box = place.getBoundingClientRect(), own = tip.getBoundingClientRect();
+  const box = place.getBoundingClientRect(),
+    own = tip.getBoundingClientRect();
   const left = Math.min(Math.max(6, box.left + box.width / 2 - own.width / 2), innerWidth - own.width - 6);
   const above = box.top - own.height - 8;
   tip.style.left = `${left}px`;
@@ -118,12 +148,19 @@ const hideTip = () => tip.classList.remove("shown");
 // Call once, when an element comes near the screen.
 const lazily = (() => {
   const calls = new WeakMap();
-  const watcher = new IntersectionObserver((seen) => {
-    for (const one of seen) if (one.isIntersecting) {
-      watcher.unobserve(one.target);
-      calls.get(one.target)?.();
-      calls.delete(one.target);
-    }
-  }, { rootMargin: "300px" });
-  return (element, call) => { calls.set(element, call); watcher.observe(element); };
+  const watcher = new IntersectionObserver(
+    (seen) => {
+      for (const one of seen)
+        if (one.isIntersecting) {
+          watcher.unobserve(one.target);
+          calls.get(one.target)?.();
+          calls.delete(one.target);
+        }
+    },
+    { rootMargin: "300px" },
+  );
+  return (element, call) => {
+    calls.set(element, call);
+    watcher.observe(element);
+  };
 })();

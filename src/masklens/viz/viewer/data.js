@@ -1,16 +1,20 @@
 // Scores from their compact form; tokens or words; shares of the strongest score, which colours show.
 
-const STEPS = 32767, MISSING = -32768, LEVELS = 40;
+const STEPS = 32767,
+  MISSING = -32768,
+  LEVELS = 40;
 
 // Rows of scores, one a site, null where there is none. Decoded when first asked for.
 function scoresOf(map) {
   if (map.decoded) return map.decoded;
   const bytes = Uint8Array.from(atob(map.scores), (c) => c.charCodeAt(0));
-  const parts = new DataView(bytes.buffer), count = map.sites.length ? bytes.length / 2 / map.sites.length : 0;
-  const row = (top, r) => Array.from({ length: count }, (_, i) => {
-    const part = parts.getInt16(2 * (r * count + i), true);
-    return part === MISSING ? null : (part / STEPS) * top;
-  });
+  const parts = new DataView(bytes.buffer),
+    count = map.sites.length ? bytes.length / 2 / map.sites.length : 0;
+  const row = (top, r) =>
+    Array.from({ length: count }, (_, i) => {
+      const part = parts.getInt16(2 * (r * count + i), true);
+      return part === MISSING ? null : (part / STEPS) * top;
+    });
   return (map.decoded = map.largest.map(row));
 }
 
@@ -22,15 +26,22 @@ const MERGES = {
 
 function mergedRow(row, layout, merge) {
   const found = layout.names.map(() => []);
-  row.forEach((value, i) => { if (value != null) found[layout.words[i]].push(value); });
+  row.forEach((value, i) => {
+    if (value != null) found[layout.words[i]].push(value);
+  });
   return found.map((values) => (values.length ? MERGES[merge](values) : null));
 }
 
 // The units that are drawn, tokens or words: name, how it reads in the text, special, segment, glued.
 function unitsOf(layout, words) {
-  const special = new Set(layout.special), glued = new Set(layout.glued);
+  const special = new Set(layout.special),
+    glued = new Set(layout.glued);
   const tokens = layout.tokens.map((name, i) => ({
-    name, piece: layout.pieces[i] ?? name, special: special.has(i), glued: glued.has(i), segment: layout.segments ? layout.segments[i] : 0,
+    name,
+    piece: layout.pieces[i] ?? name,
+    special: special.has(i),
+    glued: glued.has(i),
+    segment: layout.segments ? layout.segments[i] : 0,
   }));
   if (!words) return tokens;
   const firsts = layout.names.map((_, word) => layout.words.indexOf(word));
@@ -41,13 +52,16 @@ function unitsOf(layout, words) {
 function viewOf(text, map, words) {
   const key = words ? "byWord" : "byToken";
   if (map[key]) return map[key];
-  const layout = text.layouts[map.layout], rows = scoresOf(map);
+  const layout = text.layouts[map.layout],
+    rows = scoresOf(map);
   const scores = words ? rows.map((row) => mergedRow(row, layout, map.merge)) : rows;
   const all = scores.flat().filter((v) => v != null);
   const signed = all.some((v) => v < 0);
   const largest = (values) => values.reduce((top, v) => Math.max(top, Math.abs(v ?? 0)), 0) || 1;
   return (map[key] = {
-    units: unitsOf(layout, words), scores, signed,
+    units: unitsOf(layout, words),
+    scores,
+    signed,
     strongest: map.merge === "max" ? 1 : largest(all),
     strongestAt: scores.map(largest),
     dir: direction(text.text.join(" ")),
@@ -56,7 +70,9 @@ function viewOf(text, map, words) {
 
 const shareAt = (view, row, unit) => {
   const value = view.scores[row][unit];
-  return value == null ? null : Math.max(-1, Math.min(1, value / (state.perSite ? view.strongestAt[row] : view.strongest)));
+  return value == null
+    ? null
+    : Math.max(-1, Math.min(1, value / (state.perSite ? view.strongestAt[row] : view.strongest)));
 };
 
 // The class of a share's colour: p for the target, n against it, q where nothing is negative, x for none.
@@ -74,7 +90,8 @@ function rowAt(map, site) {
 
 const rankOf = (row, unit) => 1 + row.filter((v) => v != null && v > row[unit]).length;
 const settingsOf = (map) => (typeof map.settings === "number" ? data.settings[map.settings] : map.settings);
-const shownMaps = (text) => text.maps.filter((m) => !state.hidden.has(m.name) && (state.over === "all" || m.over === state.over));
+const shownMaps = (text) =>
+  text.maps.filter((m) => !state.hidden.has(m.name) && (state.over === "all" || m.over === state.over));
 const sitesOf = (maps) => [...new Set(maps.flatMap((m) => m.sites))].sort((a, b) => a - b);
 const proofOf = (map, row) => {
   const found = map.proofs?.[map.proofs.length === 1 ? 0 : row];

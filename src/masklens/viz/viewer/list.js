@@ -3,7 +3,10 @@
 const SORTS = {
   order: ["order", (a, b) => a - b],
   length: ["longest", (a, b) => tokensOf(b) - tokensOf(a) || a - b],
-  prediction: ["prediction", (a, b) => data.texts[a].prediction.localeCompare(data.texts[b].prediction) || a - b],
+  prediction: [
+    "prediction",
+    (a, b) => data.texts[a].prediction.localeCompare(data.texts[b].prediction) || a - b,
+  ],
   divergence: ["largest divergence", (a, b) => divergenceOf(b) - divergenceOf(a) || a - b],
   alphabet: ["A to Z", (a, b) => data.texts[a].text[0].localeCompare(data.texts[b].text[0]) || a - b],
 };
@@ -14,65 +17,145 @@ const FILTERS = {
 };
 
 const tokensOf = (i) => data.texts[i].layouts[0]?.tokens.length ?? 0;
-const divergenceOf = (i) => Math.max(-1, ...data.texts[i].maps.map((m) => (m.proofs ? m.proofs[m.proofs.length - 1][0] ?? Infinity : -1)));
-const searchable = (text) => (text.searchable ??= [...text.text, text.prediction, text.label ?? "", ...text.maps.map((m) => m.target)].join("\n").toLocaleLowerCase());
+const divergenceOf = (i) =>
+  Math.max(
+    -1,
+    ...data.texts[i].maps.map((m) => (m.proofs ? (m.proofs[m.proofs.length - 1][0] ?? Infinity) : -1)),
+  );
+const searchable = (text) =>
+  (text.searchable ??= [...text.text, text.prediction, text.label ?? "", ...text.maps.map((m) => m.target)]
+    .join("\n")
+    .toLocaleLowerCase());
 
 // The numbers of the texts that are listed, in their order.
 function listed() {
   const words = state.query.toLocaleLowerCase().split(/\s+/).filter(Boolean);
-  const found = data.texts.map((_, i) => i).filter((i) => FILTERS[state.filter][1](data.texts[i]) && words.every((word) => searchable(data.texts[i]).includes(word)));
+  const found = data.texts
+    .map((_, i) => i)
+    .filter(
+      (i) =>
+        FILTERS[state.filter][1](data.texts[i]) &&
+        words.every((word) => searchable(data.texts[i]).includes(word)),
+    );
   return found.sort(SORTS[state.sort][1]);
 }
 
 function listPanel() {
-  const search = el("input", { type: "search", placeholder: "Search texts", "aria-label": "Search texts", class: "search" });
-  search.addEventListener("input", () => { state.query = search.value; fillList(); });
-  search.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && listed().length) { goToText(listed()[0]); search.blur(); }
+  const search = el("input", {
+    type: "search",
+    placeholder: "Search texts",
+    "aria-label": "Search texts",
+    class: "search",
   });
-  const panel = el("nav", { class: "panel", "aria-label": "Texts" },
-    el("div", { class: "panel-head" }, el("div", { class: "search-box" }, icon(ICONS.search), search), el("div", { class: "panel-row" })),
-    el("ol", { class: "list" }), el("p", { class: "soft count", role: "status" }));
+  search.addEventListener("input", () => {
+    state.query = search.value;
+    fillList();
+  });
+  search.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && listed().length) {
+      goToText(listed()[0]);
+      search.blur();
+    }
+  });
+  const panel = el(
+    "nav",
+    { class: "panel", "aria-label": "Texts" },
+    el(
+      "div",
+      { class: "panel-head" },
+      el("div", { class: "search-box" }, icon(ICONS.search), search),
+      el("div", { class: "panel-row" }),
+    ),
+    el("ol", { class: "list" }),
+    el("p", { class: "soft count", role: "status" }),
+  );
   return panel;
 }
 
 function fillPanel() {
-  const proofs = data.texts.some((text) => text.maps.some((m) => m.proofs)), labels = data.texts.some((text) => text.label != null);
+  const proofs = data.texts.some((text) => text.maps.some((m) => m.proofs)),
+    labels = data.texts.some((text) => text.label != null);
   const select = (label, options, name) => {
-    const made = el("select", { "aria-label": label }, ...options.map(([value, said]) => el("option", { value, text: said, selected: state[name] === value })));
-    made.addEventListener("change", () => { state[name] = made.value; fillList(); });
+    const made = el(
+      "select",
+      { "aria-label": label },
+      ...options.map(([value, said]) => el("option", { value, text: said, selected: state[name] === value })),
+    );
+    made.addEventListener("change", () => {
+      state[name] = made.value;
+      fillList();
+    });
     return made;
   };
-  const sorts = Object.entries(SORTS).filter(([name]) => proofs || name !== "divergence").map(([name, [said]]) => [name, said]);
-  const filters = Object.entries(FILTERS).filter(([name]) => name === "all" || (name === "lost" ? proofs : labels)).map(([name, [said]]) => [name, said]);
-  $(".panel-row").replaceChildren(select("Sort", sorts, "sort"), ...(filters.length > 1 ? [select("Filter", filters, "filter")] : []));
+  const sorts = Object.entries(SORTS)
+    .filter(([name]) => proofs || name !== "divergence")
+    .map(([name, [said]]) => [name, said]);
+  const filters = Object.entries(FILTERS)
+    .filter(([name]) => name === "all" || (name === "lost" ? proofs : labels))
+    .map(([name, [said]]) => [name, said]);
+  $(".panel-row").replaceChildren(
+    select("Sort", sorts, "sort"),
+    ...(filters.length > 1 ? [select("Filter", filters, "filter")] : []),
+  );
   fillList();
 }
 
 function fillList() {
   const found = listed();
   $(".list").replaceChildren(...found.map(listItem));
-  $(".count").textContent = found.length === data.texts.length ? plural(found.length, "text") : `${found.length} of ${plural(data.texts.length, "text")}`;
+  $(".count").textContent =
+    found.length === data.texts.length
+      ? plural(found.length, "text")
+      : `${found.length} of ${plural(data.texts.length, "text")}`;
   markItem();
 }
 
 function listItem(i) {
-  const text = data.texts[i], strip = el("span", { class: "strip", "aria-hidden": "true" });
-  const button = el("button", { type: "button", "data-text": i, on: { click: () => { goToText(i); closePanel(); } } },
-    el("span", { class: "item-text", dir: direction(text.text[0]), text: text.text.join(" · ").slice(0, 240) }), strip,
-    el("span", { class: "item-foot" }, el("span", { class: "soft", text: i + 1 }), isolated(text.prediction, text.label != null && text.label !== text.prediction ? "wrong" : ""), ...lostMark(text)));
+  const text = data.texts[i],
+    strip = el("span", { class: "strip", "aria-hidden": "true" });
+  const button = el(
+    "button",
+    {
+      type: "button",
+      "data-text": i,
+      on: {
+        click: () => {
+          goToText(i);
+          closePanel();
+        },
+      },
+    },
+    el("span", {
+      class: "item-text",
+      dir: direction(text.text[0]),
+      text: text.text.join(" · ").slice(0, 240),
+    }),
+    strip,
+    el(
+      "span",
+      { class: "item-foot" },
+      el("span", { class: "soft", text: i + 1 }),
+      isolated(text.prediction, text.label != null && text.label !== text.prediction ? "wrong" : ""),
+      ...lostMark(text),
+    ),
+  );
   lazily(strip, () => drawStrip(strip, text));
   return el("li", {}, button);
 }
 
-const lostMark = (text) => (FILTERS.lost[1](text) ? [el("span", { class: "lost-mark", title: "A verification lost the prediction" }, icon(ICONS.cross))] : []);
+const lostMark = (text) =>
+  FILTERS.lost[1](text)
+    ? [el("span", { class: "lost-mark", title: "A verification lost the prediction" }, icon(ICONS.cross))]
+    : [];
 
 // The scores of the first map, the mean over its sites.
 function drawStrip(strip, text) {
   const map = text.maps[0];
   if (!map) return;
-  const view = viewOf(text, map, false), said = view.units.map((unit, i) => i).filter((i) => !view.units[i].special);
-  const means = said.map((i) => view.scores.reduce((sum, row) => sum + (row[i] ?? 0), 0)), top = Math.max(...means.map(Math.abs), 1e-12);
+  const view = viewOf(text, map, false),
+    said = view.units.map((unit, i) => i).filter((i) => !view.units[i].special);
+  const means = said.map((i) => view.scores.reduce((sum, row) => sum + (row[i] ?? 0), 0)),
+    top = Math.max(...means.map(Math.abs), 1e-12);
   strip.append(...means.slice(0, 60).map((mean) => el("i", { class: colourOf(mean / top, view.signed) })));
 }
 

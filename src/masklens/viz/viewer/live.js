@@ -1,22 +1,49 @@
 // The page of `masklens serve`: a box to type into, jobs with progress, the history in the list.
 
-const live = { chosen: new Set(data.live.methods.filter((m) => m.chosen).map((m) => m.name)), everySite: true, second: data.live.pair, drafts: ["", ""], target: "", jobs: new Map(), more: false, error: "" };
+const live = {
+  chosen: new Set(data.live.methods.filter((m) => m.chosen).map((m) => m.name)),
+  everySite: true,
+  second: data.live.pair,
+  drafts: ["", ""],
+  target: "",
+  jobs: new Map(),
+  more: false,
+  error: "",
+};
 if (!live.chosen.size) live.chosen.add(data.live.methods[0].name);
 const FIRST_METHODS = 7;
 SORTS.newest = ["newest", (a, b) => b - a];
 state.sort = "newest";
 
 async function ask(method, path, body) {
-  const answer = await fetch(path, { method, headers: body ? { "Content-Type": "application/json" } : {}, body: body ? JSON.stringify(body) : undefined });
-  const said = answer.headers.get("content-type")?.includes("json") ? await answer.json() : { error: await answer.text() };
+  const answer = await fetch(path, {
+    method,
+    headers: body ? { "Content-Type": "application/json" } : {},
+    body: body ? JSON.stringify(body) : undefined,
+  });
+  const said = answer.headers.get("content-type")?.includes("json")
+    ? await answer.json()
+    : { error: await answer.text() };
   if (!answer.ok) throw new Error(said.error || `the server answered ${answer.status}`);
   return said;
 }
 
 function composer() {
-  const form = el("form", { class: "composer card", "aria-label": "New text" }, ...textBoxes(), methodPills(), composerRow(), el("div", { class: "jobs", role: "status", "aria-live": "polite" }));
-  form.addEventListener("submit", (event) => { event.preventDefault(); submitJob(); });
-  form.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submitJob(); });
+  const form = el(
+    "form",
+    { class: "composer card", "aria-label": "New text" },
+    ...textBoxes(),
+    methodPills(),
+    composerRow(),
+    el("div", { class: "jobs", role: "status", "aria-live": "polite" }),
+  );
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    submitJob();
+  });
+  form.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submitJob();
+  });
   queueMicrotask(drawJobs);
   return form;
 }
@@ -24,42 +51,130 @@ function composer() {
 function textBoxes() {
   const names = live.second ? data.segments : ["Text"];
   return names.map((name, i) => {
-    const box = el("textarea", { rows: i ? 4 : 2, maxlength: data.live.longest, "aria-label": name, placeholder: live.second ? name : "Type a text, and see what its prediction rests on", dir: "auto", spellcheck: "false" });
+    const box = el("textarea", {
+      rows: i ? 4 : 2,
+      maxlength: data.live.longest,
+      "aria-label": name,
+      placeholder: live.second ? name : "Type a text, and see what its prediction rests on",
+      dir: "auto",
+      spellcheck: "false",
+    });
     box.value = live.drafts[i];
-    box.addEventListener("input", () => { live.drafts[i] = box.value; });
+    box.addEventListener("input", () => {
+      live.drafts[i] = box.value;
+    });
     return box;
   });
 }
 
 function methodPills() {
   const shown = data.live.methods.filter((m, i) => live.more || i < FIRST_METHODS || live.chosen.has(m.name));
-  const pills = shown.map((m) => el("button", { type: "button", class: "pill", text: m.name, title: `${m.summary}. Forward passes: ${m.cost}`, "aria-pressed": String(live.chosen.has(m.name)), on: { click: () => {
-    if (!live.chosen.delete(m.name)) live.chosen.add(m.name);
-    redrawComposer();
-  } } }));
+  const pills = shown.map((m) =>
+    el("button", {
+      type: "button",
+      class: "pill",
+      text: m.name,
+      title: `${m.summary}. Forward passes: ${m.cost}`,
+      "aria-pressed": String(live.chosen.has(m.name)),
+      on: {
+        click: () => {
+          if (!live.chosen.delete(m.name)) live.chosen.add(m.name);
+          redrawComposer();
+        },
+      },
+    }),
+  );
   const rest = data.live.methods.length - shown.length;
-  if (rest > 0) pills.push(el("button", { type: "button", class: "pill more", text: `${rest} more`, on: { click: () => { live.more = true; redrawComposer(); } } }));
-  return el("div", { class: "pills", role: "group", "aria-label": "Methods to run" }, el("span", { class: "soft", text: "run" }), ...pills);
+  if (rest > 0)
+    pills.push(
+      el("button", {
+        type: "button",
+        class: "pill more",
+        text: `${rest} more`,
+        on: {
+          click: () => {
+            live.more = true;
+            redrawComposer();
+          },
+        },
+      }),
+    );
+  return el(
+    "div",
+    { class: "pills", role: "group", "aria-label": "Methods to run" },
+    el("span", { class: "soft", text: "run" }),
+    ...pills,
+  );
 }
 
 function composerRow() {
-  const pairButton = data.live.pair ? null : el("button", { type: "button", class: "pill", text: "second text", "aria-pressed": String(live.second), title: "For models that take a pair of texts", on: { click: () => { live.second = !live.second; redrawComposer(); } } });
-  const every = el("button", { type: "button", class: "pill", text: "every layer", "aria-pressed": String(live.everySite), title: "Scores at every site of the model, not only at the words", on: { click: () => { live.everySite = !live.everySite; redrawComposer(); } } });
-  return el("div", { class: "composer-row" }, targetBox(), every, pairButton, el("button", { class: "button primary", type: "submit", text: "Explain", title: "Ctrl + Enter" }));
+  const pairButton = data.live.pair
+    ? null
+    : el("button", {
+        type: "button",
+        class: "pill",
+        text: "second text",
+        "aria-pressed": String(live.second),
+        title: "For models that take a pair of texts",
+        on: {
+          click: () => {
+            live.second = !live.second;
+            redrawComposer();
+          },
+        },
+      });
+  const every = el("button", {
+    type: "button",
+    class: "pill",
+    text: "every layer",
+    "aria-pressed": String(live.everySite),
+    title: "Scores at every site of the model, not only at the words",
+    on: {
+      click: () => {
+        live.everySite = !live.everySite;
+        redrawComposer();
+      },
+    },
+  });
+  return el(
+    "div",
+    { class: "composer-row" },
+    targetBox(),
+    every,
+    pairButton,
+    el("button", { class: "button primary", type: "submit", text: "Explain", title: "Ctrl + Enter" }),
+  );
 }
 
 function targetBox() {
   const labels = data.live.labels;
-  const box = labels.length ? el("select", { "aria-label": "Target" }, el("option", { value: "", text: "target: the prediction" }), ...labels.map((name) => el("option", { value: name, text: `target: ${name}` }))) : el("input", { type: "text", class: "target", placeholder: "target: the prediction", "aria-label": "Target" });
+  const box = labels.length
+    ? el(
+        "select",
+        { "aria-label": "Target" },
+        el("option", { value: "", text: "target: the prediction" }),
+        ...labels.map((name) => el("option", { value: name, text: `target: ${name}` })),
+      )
+    : el("input", {
+        type: "text",
+        class: "target",
+        placeholder: "target: the prediction",
+        "aria-label": "Target",
+      });
   box.value = live.target;
-  box.addEventListener("change", () => { live.target = box.value; });
+  box.addEventListener("change", () => {
+    live.target = box.value;
+  });
   return box;
 }
 
 function redrawComposer() {
-  const old = $(".composer"), active = document.activeElement?.textContent;
+  const old = $(".composer"),
+    active = document.activeElement?.textContent;
   old?.replaceWith(composer());
-  $$(".composer button").find((button) => button.textContent === active)?.focus();
+  $$(".composer button")
+    .find((button) => button.textContent === active)
+    ?.focus();
 }
 
 async function submitJob() {
@@ -67,10 +182,17 @@ async function submitJob() {
   live.error = "";
   try {
     if (!live.chosen.size) throw new Error("choose a method");
-    const job = await ask("POST", "jobs", { text: live.second ? texts : texts[0], methods: data.live.methods.map((m) => m.name).filter((name) => live.chosen.has(name)), target: live.target || null, every_site: live.everySite });
+    const job = await ask("POST", "jobs", {
+      text: live.second ? texts : texts[0],
+      methods: data.live.methods.map((m) => m.name).filter((name) => live.chosen.has(name)),
+      target: live.target || null,
+      every_site: live.everySite,
+    });
     live.jobs.set(job.id, { ...job, text: texts.join(" · ") });
     follow(job.id);
-  } catch (error) { live.error = error.message; }
+  } catch (error) {
+    live.error = error.message;
+  }
   drawJobs();
 }
 
@@ -78,9 +200,18 @@ async function follow(id) {
   for (;;) {
     await new Promise((wake) => setTimeout(wake, 250));
     let now;
-    try { now = await ask("GET", `jobs/${id}`); } catch (error) { live.jobs.delete(id); live.error = error.message; break; }
+    try {
+      now = await ask("GET", `jobs/${id}`);
+    } catch (error) {
+      live.jobs.delete(id);
+      live.error = error.message;
+      break;
+    }
     live.jobs.set(id, { ...live.jobs.get(id), ...now });
-    if (["done", "failed", "cancelled"].includes(now.state)) { ended(now); break; }
+    if (["done", "failed", "cancelled"].includes(now.state)) {
+      ended(now);
+      break;
+    }
     drawJobs();
   }
   drawJobs();
@@ -106,21 +237,58 @@ async function forget(index) {
 function drawJobs() {
   const rows = [...live.jobs.values()].map((job) => {
     const share = job.state === "running" ? (job.done + 0.2) / job.total : 0;
-    const said = job.state === "queued" ? (job.before ? `waiting behind ${plural(job.before, "job")}` : "waiting") : `${job.now ?? "ending"} · ${job.done} of ${plural(job.total, "method")} · forward pass ${job.passes}`;
-    return el("div", { class: "job" }, el("span", { class: "job-text", dir: "auto", text: job.text ?? "" }), el("progress", { max: 1, value: share, "aria-label": said }), el("span", { class: "soft", text: said }),
-      el("button", { type: "button", class: "button cancel", text: "Cancel", on: { click: () => ask("DELETE", `jobs/${job.id}`).catch(() => {}) } }));
+    const said =
+      job.state === "queued"
+        ? job.before
+          ? `waiting behind ${plural(job.before, "job")}`
+          : "waiting"
+        : `${job.now ?? "ending"} · ${job.done} of ${plural(job.total, "method")} · forward pass ${job.passes}`;
+    return el(
+      "div",
+      { class: "job" },
+      el("span", { class: "job-text", dir: "auto", text: job.text ?? "" }),
+      el("progress", { max: 1, value: share, "aria-label": said }),
+      el("span", { class: "soft", text: said }),
+      el("button", {
+        type: "button",
+        class: "button cancel",
+        text: "Cancel",
+        on: { click: () => ask("DELETE", `jobs/${job.id}`).catch(() => {}) },
+      }),
+    );
   });
   if (live.error) rows.push(el("p", { class: "problem", role: "alert", text: live.error }));
   $(".jobs")?.replaceChildren(...rows);
 }
 
 const liveTools = () => [
-  el("a", { class: "button small", href: "report.html", download: "report.html", title: "All of the history as one file" }, "Report"),
-  el("a", { class: "button small", href: "attributions.json", download: "attributions.json", title: "All of the history as data" }, "JSON"),
+  el(
+    "a",
+    {
+      class: "button small",
+      href: "report.html",
+      download: "report.html",
+      title: "All of the history as one file",
+    },
+    "Report",
+  ),
+  el(
+    "a",
+    {
+      class: "button small",
+      href: "attributions.json",
+      download: "attributions.json",
+      title: "All of the history as data",
+    },
+    "JSON",
+  ),
 ];
 
 function startLive() {
-  for (const id of data.live.waiting) { live.jobs.set(id, { id, state: "queued", problems: [] }); follow(id); }
+  for (const id of data.live.waiting) {
+    live.jobs.set(id, { id, state: "queued", problems: [] });
+    follow(id);
+  }
   if (data.texts.length && !location.hash) goToText(data.texts.length - 1);
   $(".composer textarea")?.focus();
 }

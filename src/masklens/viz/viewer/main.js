@@ -1,29 +1,71 @@
 // Puts the page together, and moves it on.
 
 const HELP = [
-  ["j  k", "next, previous text"], ["[  ]", "a layer down, up"], ["w", "tokens or words"], ["p", "one scale, or per site"],
-  ["n", "numbers in the cells"], ["/", "search"], ["s", "texts, or the whole set"], ["t", "dark or light"],
-  ["Tab, arrows", "walk through a heat map"], ["Enter", "pick a token; two are compared"], ["Esc", "let go"], ["?", "this help"],
+  ["j  k", "next, previous text"],
+  ["[  ]", "a layer down, up"],
+  ["w", "tokens or words"],
+  ["p", "one scale, or per site"],
+  ["n", "numbers in the cells"],
+  ["/", "search"],
+  ["s", "texts, or the whole set"],
+  ["t", "dark or light"],
+  ["Tab, arrows", "walk through a heat map"],
+  ["Enter", "pick a token; two are compared"],
+  ["Esc", "let go"],
+  ["?", "this help"],
 ];
 
 function header() {
-  const tabs = data.parts.length ? [choice("View", [["texts", "Texts"], ["set", "The set"]], state.tab, (tab) => set({ tab }))] : [];
-  return el("header", { class: "top" },
+  const tabs = data.parts.length
+    ? [
+        choice(
+          "View",
+          [
+            ["texts", "Texts"],
+            ["set", "The set"],
+          ],
+          state.tab,
+          (tab) => set({ tab }),
+        ),
+      ]
+    : [];
+  return el(
+    "header",
+    { class: "top" },
     iconButton("list", "List of texts", togglePanel, { class: "icon-button panel-button" }),
     el("h1", {}, isolated(data.title)),
     el("div", { class: "tabs" }, ...tabs),
-    el("div", { class: "top-tools" }, ...(typeof liveTools === "function" ? liveTools() : []),
+    el(
+      "div",
+      { class: "top-tools" },
+      ...(typeof liveTools === "function" ? liveTools() : []),
       iconButton("sun", "Dark or light (t)", toggleTheme),
-      el("button", { type: "button", class: "icon-button", text: "?", title: "Keyboard and colours (?)", "aria-label": "Help", on: { click: () => help.showModal() } })));
+      el("button", {
+        type: "button",
+        class: "icon-button",
+        text: "?",
+        title: "Keyboard and colours (?)",
+        "aria-label": "Help",
+        on: { click: () => help.showModal() },
+      }),
+    ),
+  );
 }
 
-const help = el("dialog", { class: "help", "aria-label": "Help" },
+const help = el(
+  "dialog",
+  { class: "help", "aria-label": "Help" },
   el("h2", { text: "How to read this" }),
-  el("p", { text: "Columns are tokens, rows are sites of the model: the words before position is added, the whole embeddings, and the output of each block. Where scores have a sign, blue speaks for the target and orange against it. Hover over a cell for its exact value; click two tokens to compare them over the layers." }),
-  el("p", { text: "The line with a tick or a cross is the proof: the tokens that the explanation calls unneeded were really removed, and the model ran again." }),
+  el("p", {
+    text: "Columns are tokens, rows are sites of the model: the words before position is added, the whole embeddings, and the output of each block. Where scores have a sign, blue speaks for the target and orange against it. Hover over a cell for its exact value; click two tokens to compare them over the layers.",
+  }),
+  el("p", {
+    text: "The line with a tick or a cross is the proof: the tokens that the explanation calls unneeded were really removed, and the model ran again.",
+  }),
   el("h2", { text: "Keyboard" }),
   el("dl", {}, ...HELP.flatMap(([keys, does]) => [el("dt", { text: keys }), el("dd", { text: does })])),
-  el("form", { method: "dialog" }, el("button", { class: "button", text: "Close" })));
+  el("form", { method: "dialog" }, el("button", { class: "button", text: "Close" })),
+);
 help.addEventListener("click", (event) => event.target === help && help.close());
 
 const main = el("main", { tabindex: -1 });
@@ -39,9 +81,19 @@ function draw() {
   stopPlaying();
   document.body.classList.toggle("with-numbers", state.numbers);
   document.body.dataset.tab = state.tab;
-  for (const button of $$(".tabs [data-value]")) button.setAttribute("aria-pressed", String(button.dataset.value === state.tab));
+  for (const button of $$(".tabs [data-value]"))
+    button.setAttribute("aria-pressed", String(button.dataset.value === state.tab));
   if (state.tab === "set") main.replaceChildren(setView());
-  else main.replaceChildren(...(typeof composer === "function" ? [composer()] : []), data.texts[state.text] ? textView(state.text) : el("p", { class: "empty soft", text: data.live ? "Type a text above and press Explain." : "There are no texts here." }));
+  else
+    main.replaceChildren(
+      ...(typeof composer === "function" ? [composer()] : []),
+      data.texts[state.text]
+        ? textView(state.text)
+        : el("p", {
+            class: "empty soft",
+            text: data.live ? "Type a text above and press Explain." : "There are no texts here.",
+          }),
+    );
 }
 
 function goToText(i) {
@@ -49,21 +101,41 @@ function goToText(i) {
   set({ text: i, picked: [], tab: "texts" });
   markItem();
   scrollTo({ top: 0 });
-  try { history.replaceState(null, "", `#${i + 1}`); } catch { /* the address stays */ }
+  try {
+    history.replaceState(null, "", `#${i + 1}`);
+  } catch {
+    /* the address stays */
+  }
 }
 
 function step(by) {
-  const found = listed(), at = found.indexOf(state.text) + by;
+  const found = listed(),
+    at = found.indexOf(state.text) + by;
   if (found[at] != null) goToText(found[at]);
 }
 
 const KEYS = {
-  j: () => step(1), k: () => step(-1), "]": () => stepSite(1), "[": () => stepSite(-1),
-  w: () => set({ words: !state.words, picked: [] }), p: () => set({ perSite: !state.perSite }), n: () => set({ numbers: !state.numbers }),
-  "/": () => { document.body.classList.add("panel-open"); $(".search").focus(); },
+  j: () => step(1),
+  k: () => step(-1),
+  "]": () => stepSite(1),
+  "[": () => stepSite(-1),
+  w: () => set({ words: !state.words, picked: [] }),
+  p: () => set({ perSite: !state.perSite }),
+  n: () => set({ numbers: !state.numbers }),
+  "/": () => {
+    document.body.classList.add("panel-open");
+    $(".search").focus();
+  },
   s: () => data.parts.length && set({ tab: state.tab === "set" ? "texts" : "set" }),
-  t: toggleTheme, "?": () => help.showModal(),
-  Escape: () => { closePanel(); hideTip(); document.activeElement?.blur(); state.picked = []; refreshPicks(); },
+  t: toggleTheme,
+  "?": () => help.showModal(),
+  Escape: () => {
+    closePanel();
+    hideTip();
+    document.activeElement?.blur();
+    state.picked = [];
+    refreshPicks();
+  },
 };
 
 document.addEventListener("keydown", (event) => {
@@ -79,13 +151,19 @@ document.addEventListener("keydown", (event) => {
 // On paper: every text, where there are few.
 const MOST_PRINTED = 40;
 addEventListener("beforeprint", () => {
-  if (state.tab === "texts" && data.texts.length > 1 && data.texts.length <= MOST_PRINTED) main.replaceChildren(...data.texts.map((_, i) => textView(i)));
+  if (state.tab === "texts" && data.texts.length > 1 && data.texts.length <= MOST_PRINTED)
+    main.replaceChildren(...data.texts.map((_, i) => textView(i)));
 });
 addEventListener("afterprint", draw);
 addEventListener("scroll", hideTip, { passive: true });
 addEventListener("hashchange", () => goToText(Number(location.hash.slice(1)) - 1));
 
-document.body.append(header(), el("div", { class: "frame" }, listPanel(), el("div", { class: "veil", on: { click: closePanel } }), main), help, tip);
+document.body.append(
+  header(),
+  el("div", { class: "frame" }, listPanel(), el("div", { class: "veil", on: { click: closePanel } }), main),
+  help,
+  tip,
+);
 document.body.classList.toggle("one-text", data.texts.length < 2 && !data.live);
 fillPanel();
 const linked = Number(location.hash.slice(1)) - 1;

@@ -2,13 +2,25 @@
 
 // The text with each token or word in the colour of its score at one site.
 function reading(text, map, row) {
-  const view = viewOf(text, map, state.words), line = el("div", { class: "reading" });
+  const view = viewOf(text, map, state.words),
+    line = el("div", { class: "reading" });
   eachSegment(text, view, (units, name) => {
     const part = el("p", { dir: view.dir, "data-segment": name });
     units.forEach(([unit, i], n) => {
-      const glued = unit.glued && n > 0, kind = `${unit.special ? " special" : ""}${glued ? " glued" : ""}`;
+      const glued = unit.glued && n > 0,
+        kind = `${unit.special ? " special" : ""}${glued ? " glued" : ""}`;
       if (n && !glued) part.append(" ");
-      part.append(markUnit(el("span", { class: `unit ${colourOf(shareAt(view, row, i), view.signed)}${kind}` }, isolated(unit.piece)), row, i));
+      part.append(
+        markUnit(
+          el(
+            "span",
+            { class: `unit ${colourOf(shareAt(view, row, i), view.signed)}${kind}` },
+            isolated(unit.piece),
+          ),
+          row,
+          i,
+        ),
+      );
     });
     line.append(part);
   });
@@ -19,7 +31,11 @@ function reading(text, map, row) {
 function eachSegment(text, view, call) {
   const numbered = view.units.map((unit, i) => [unit, i]);
   if (text.text.length < 2) return call(numbered, null);
-  for (const segment of [0, 1]) call(numbered.filter(([unit]) => unit.segment === segment), data.segments[segment]);
+  for (const segment of [0, 1])
+    call(
+      numbered.filter(([unit]) => unit.segment === segment),
+      data.segments[segment],
+    );
 }
 
 const markUnit = (element, row, unit) => {
@@ -31,7 +47,13 @@ const markUnit = (element, row, unit) => {
 // Columns are tokens and flow like text; each brings the names of the sites to the edge of its line.
 function heatMap(text, map) {
   const view = viewOf(text, map, state.words);
-  const picture = el("div", { class: "map", tabindex: 0, role: "application", "aria-label": `${map.name}: sites by tokens. Arrow keys move, Enter picks a token.`, "aria-roledescription": "heat map" });
+  const picture = el("div", {
+    class: "map",
+    tabindex: 0,
+    role: "application",
+    "aria-label": `${map.name}: sites by tokens. Arrow keys move, Enter picks a token.`,
+    "aria-roledescription": "heat map",
+  });
   picture.style.setProperty("--sites", `"${map.sites.map(siteName).join("\\a ")}"`);
   eachSegment(text, view, (units, name) => {
     const part = el("div", { class: "columns", dir: view.dir, "data-segment": name });
@@ -42,10 +64,24 @@ function heatMap(text, map) {
 }
 
 function column(view, unit, i) {
-  const made = el("div", { class: `column${unit.special ? " special" : ""}`, "data-unit": i }, el("b", {}, isolated(unit.name)));
+  const made = el(
+    "div",
+    { class: `column${unit.special ? " special" : ""}`, "data-unit": i },
+    el("b", {}, isolated(unit.name)),
+  );
   view.scores.forEach((_, row) => {
-    const share = shareAt(view, row, i), hundredths = share == null ? "–" : Math.round(share * 100);
-    made.append(markUnit(el("i", { class: colourOf(share, view.signed), "data-number": hundredths ? minus(String(hundredths)) : "" }), row, i));
+    const share = shareAt(view, row, i),
+      hundredths = share == null ? "–" : Math.round(share * 100);
+    made.append(
+      markUnit(
+        el("i", {
+          class: colourOf(share, view.signed),
+          "data-number": hundredths ? minus(String(hundredths)) : "",
+        }),
+        row,
+        i,
+      ),
+    );
   });
   return made;
 }
@@ -54,13 +90,24 @@ function legend(map, view) {
   const shares = Array.from({ length: 17 }, (_, i) => (view.signed ? i / 8 - 1 : i / 16));
   const high = state.perSite ? "each site's largest" : exact(view.strongest);
   const low = view.signed ? (state.perSite ? "−" : minus(`-${high}`)) : "0";
-  const meaning = map.merge === "max" ? "probability that it is kept" : view.signed ? "against · for the target" : "score";
-  return el("div", { class: "legend" }, el("span", { text: low }), el("span", { class: "ramp" }, ...shares.map((s) => el("i", { class: colourOf(s, view.signed) }))), el("span", { text: high }), el("span", { class: "soft", text: meaning }));
+  const meaning =
+    map.merge === "max" ? "probability that it is kept" : view.signed ? "against · for the target" : "score";
+  return el(
+    "div",
+    { class: "legend" },
+    el("span", { text: low }),
+    el("span", { class: "ramp" }, ...shares.map((s) => el("i", { class: colourOf(s, view.signed) }))),
+    el("span", { text: high }),
+    el("span", { class: "soft", text: meaning }),
+  );
 }
 
 function tellUnit(element, text, map) {
-  const view = viewOf(text, map, state.words), row = Number(element.dataset.row), i = Number(element.dataset.unit);
-  const scores = view.scores[row], known = scores.filter((v) => v != null).length;
+  const view = viewOf(text, map, state.words),
+    row = Number(element.dataset.row),
+    i = Number(element.dataset.unit);
+  const scores = view.scores[row],
+    known = scores.filter((v) => v != null).length;
   if (!scores || !view.units[i]) return;
   showTip(element, view.units[i].name, [
     [siteName(map.sites[row]), exact(scores[i])],
@@ -80,10 +127,14 @@ function makeExplorable(element, text, map) {
 }
 
 function moveCursor(picture, text, map, sideways, up) {
-  const view = viewOf(text, map, state.words), rows = map.sites.length;
+  const view = viewOf(text, map, state.words),
+    rows = map.sites.length;
   const at = picture.cursor || { unit: 0, row: rowAt(map, state.site) };
   if (picture.cursor) {
-    at.unit = Math.max(0, Math.min(view.units.length - 1, at.unit + sideways * (view.dir === "rtl" ? -1 : 1)));
+    at.unit = Math.max(
+      0,
+      Math.min(view.units.length - 1, at.unit + sideways * (view.dir === "rtl" ? -1 : 1)),
+    );
     at.row = Math.max(0, Math.min(rows - 1, at.row + up));
   }
   picture.cursor = at;
@@ -99,17 +150,23 @@ const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], Arrow
 function useKeys(picture, text, map) {
   picture.addEventListener("keydown", (event) => {
     if (ARROWS[event.key]) moveCursor(picture, text, map, ...ARROWS[event.key]);
-    else if ((event.key === "Enter" || event.key === " ") && picture.cursor) pick(map.layout, picture.cursor.unit);
+    else if ((event.key === "Enter" || event.key === " ") && picture.cursor)
+      pick(map.layout, picture.cursor.unit);
     else return;
     event.preventDefault();
     event.stopPropagation();
   });
-  picture.addEventListener("blur", () => { hideTip(); $(".cursor", picture)?.classList.remove("cursor"); });
+  picture.addEventListener("blur", () => {
+    hideTip();
+    $(".cursor", picture)?.classList.remove("cursor");
+  });
 }
 
 // Up to two tokens are picked: a third takes the place of the older one.
 function pick(layout, unit) {
   const same = (one) => one.layout === layout && one.unit === unit;
-  state.picked = state.picked.some(same) ? state.picked.filter((one) => !same(one)) : [...state.picked, { layout, unit }].slice(-2);
+  state.picked = state.picked.some(same)
+    ? state.picked.filter((one) => !same(one))
+    : [...state.picked, { layout, unit }].slice(-2);
   refreshPicks();
 }

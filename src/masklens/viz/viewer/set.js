@@ -4,9 +4,14 @@ const DRAWERS = { chart: (part) => lineChart(part), grid: dataTable, cloud: word
 
 function setView() {
   const page = el("article", { class: "set-view" });
-  const clouds = data.parts.filter((part) => part.kind === "cloud"), charts = data.parts.filter((part) => part.kind === "chart");
+  const clouds = data.parts.filter((part) => part.kind === "cloud"),
+    charts = data.parts.filter((part) => part.kind === "chart");
   const grids = data.parts.filter((part) => part.kind === "grid");
-  for (const [name, parts] of [["charts", charts], ["clouds", clouds], ["grids", grids]]) {
+  for (const [name, parts] of [
+    ["charts", charts],
+    ["clouds", clouds],
+    ["grids", grids],
+  ]) {
     if (parts.length) page.append(el("div", { class: `parts ${name}` }, ...parts.map(partCard)));
   }
   return page;
@@ -15,5 +20,16 @@ function setView() {
 function partCard(part) {
   const slot = el("div", { class: "part-slot" });
   lazily(slot, () => slot.append(DRAWERS[part.kind](part)));
-  return el("section", { class: `card part part-${part.kind}` }, el("div", { class: "card-head" }, el("h2", {}, isolated(part.title)), part.y_name && part.kind === "chart" ? el("span", { class: "soft", text: part.y_name }) : null), part.note ? el("p", { class: "soft note", text: part.note }) : null, slot);
+  return el(
+    "section",
+    { class: `card part part-${part.kind}` },
+    el(
+      "div",
+      { class: "card-head" },
+      el("h2", {}, isolated(part.title)),
+      part.y_name && part.kind === "chart" ? el("span", { class: "soft", text: part.y_name }) : null,
+    ),
+    part.note ? el("p", { class: "soft note", text: part.note }) : null,
+    slot,
+  );
 }

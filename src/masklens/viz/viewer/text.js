@@ -1,7 +1,8 @@
 // One text: its controls, and a card for each attribution.
 
 function textView(index) {
-  const text = data.texts[index], maps = shownMaps(text);
+  const text = data.texts[index],
+    maps = shownMaps(text);
   const page = el("article", { class: "text-view", "data-text": index });
   state.site ??= telling(text);
   page.append(heading(text, index));
@@ -15,55 +16,163 @@ function textView(index) {
 
 function heading(text, index) {
   const facts = [el("span", {}, "predicted ", isolated(text.prediction, "label"))];
-  if (text.label != null) facts.push(el("span", { class: text.label === text.prediction ? "" : "wrong" }, "gold ", isolated(text.label, "label")));
-  const lines = text.text.map((part, i) => el("p", { class: part.length > 400 ? "sentence long" : "sentence", dir: direction(part), "data-segment": text.text.length > 1 ? data.segments[i] : null, text: part }));
-  return el("header", { class: "text-head" },
-    el("div", { class: "text-line" }, el("span", { class: "soft", text: `text ${index + 1} of ${data.texts.length}` }), ...facts,
-      el("span", { class: "steps" }, ...(data.live ? [iconButton("cross", "Remove from the history", () => forget(index))] : []), iconButton("left", "Previous text (k)", () => step(-1)), iconButton("right", "Next text (j)", () => step(1)))),
-    ...lines);
+  if (text.label != null)
+    facts.push(
+      el(
+        "span",
+        { class: text.label === text.prediction ? "" : "wrong" },
+        "gold ",
+        isolated(text.label, "label"),
+      ),
+    );
+  const lines = text.text.map((part, i) =>
+    el("p", {
+      class: part.length > 400 ? "sentence long" : "sentence",
+      dir: direction(part),
+      "data-segment": text.text.length > 1 ? data.segments[i] : null,
+      text: part,
+    }),
+  );
+  return el(
+    "header",
+    { class: "text-head" },
+    el(
+      "div",
+      { class: "text-line" },
+      el("span", { class: "soft", text: `text ${index + 1} of ${data.texts.length}` }),
+      ...facts,
+      el(
+        "span",
+        { class: "steps" },
+        ...(data.live ? [iconButton("cross", "Remove from the history", () => forget(index))] : []),
+        iconButton("left", "Previous text (k)", () => step(-1)),
+        iconButton("right", "Next text (j)", () => step(1)),
+      ),
+    ),
+    ...lines,
+  );
 }
 
 function controls(text) {
   const bar = el("div", { class: "controls" });
-  bar.append(choice("Units", [[false, "tokens", "As the model's tokenizer cuts the text"], [true, "words", "Sub-words merged (w)"]], state.words, (v) => set({ words: v, picked: [] })));
+  bar.append(
+    choice(
+      "Units",
+      [
+        [false, "tokens", "As the model's tokenizer cuts the text"],
+        [true, "words", "Sub-words merged (w)"],
+      ],
+      state.words,
+      (v) => set({ words: v, picked: [] }),
+    ),
+  );
   const overs = new Set(text.maps.map((m) => m.over));
-  if (overs.size > 1) bar.append(choice("What is scored", [["all", "all"], ...[...overs].sort().map((o) => [o, o])], state.over, (v) => set({ over: v })));
-  bar.append(choice("Colours", [[false, "one scale", "Colours compare sites"], [true, "per site", "Each site by its own largest score (p)"]], state.perSite, (v) => set({ perSite: v })));
-  bar.append(el("button", { type: "button", class: "pill", text: "numbers", title: "Hundredths of the scale in every cell (n)", "aria-pressed": String(state.numbers), on: { click: () => set({ numbers: !state.numbers }) } }));
+  if (overs.size > 1)
+    bar.append(
+      choice("What is scored", [["all", "all"], ...[...overs].sort().map((o) => [o, o])], state.over, (v) =>
+        set({ over: v }),
+      ),
+    );
+  bar.append(
+    choice(
+      "Colours",
+      [
+        [false, "one scale", "Colours compare sites"],
+        [true, "per site", "Each site by its own largest score (p)"],
+      ],
+      state.perSite,
+      (v) => set({ perSite: v }),
+    ),
+  );
+  bar.append(
+    el("button", {
+      type: "button",
+      class: "pill",
+      text: "numbers",
+      title: "Hundredths of the scale in every cell (n)",
+      "aria-pressed": String(state.numbers),
+      on: { click: () => set({ numbers: !state.numbers }) },
+    }),
+  );
   const names = [...new Set(text.maps.map((m) => m.name))];
-  if (names.length > 1) bar.append(el("div", { class: "pills", role: "group", "aria-label": "Methods" }, el("span", { class: "soft", text: "show" }), ...names.map(methodPill)));
+  if (names.length > 1)
+    bar.append(
+      el(
+        "div",
+        { class: "pills", role: "group", "aria-label": "Methods" },
+        el("span", { class: "soft", text: "show" }),
+        ...names.map(methodPill),
+      ),
+    );
   return bar;
 }
 
 // The deepest site at which every map still says something about the text itself: deep gradients are often left
 // with the token that the answer is read from.
 function telling(text) {
-  const maps = text.maps.filter((m) => m.sites.length > 1), sites = sitesOf(maps.length ? maps : text.maps);
+  const maps = text.maps.filter((m) => m.sites.length > 1),
+    sites = sitesOf(maps.length ? maps : text.maps);
   const says = (map, site) => {
-    const view = viewOf(text, map, false), row = view.scores[rowAt(map, site)];
-    return row.some((value, i) => value != null && !view.units[i].special && Math.abs(value) > 0.05 * view.strongestAt[rowAt(map, site)]);
+    const view = viewOf(text, map, false),
+      row = view.scores[rowAt(map, site)];
+    return row.some(
+      (value, i) =>
+        value != null &&
+        !view.units[i].special &&
+        Math.abs(value) > 0.05 * view.strongestAt[rowAt(map, site)],
+    );
   };
-  return [...sites].reverse().find((site) => maps.every((map) => says(map, site))) ?? sites[sites.length - 1] ?? 0;
+  return (
+    [...sites].reverse().find((site) => maps.every((map) => says(map, site))) ?? sites[sites.length - 1] ?? 0
+  );
 }
 
-const methodPill = (name) => el("button", { type: "button", class: "pill", "aria-pressed": String(!state.hidden.has(name)), on: { click: () => {
-  const hidden = new Set(state.hidden);
-  if (!hidden.delete(name)) hidden.add(name);
-  set({ hidden });
-} } }, isolated(name));
+const methodPill = (name) =>
+  el(
+    "button",
+    {
+      type: "button",
+      class: "pill",
+      "aria-pressed": String(!state.hidden.has(name)),
+      on: {
+        click: () => {
+          const hidden = new Set(state.hidden);
+          if (!hidden.delete(name)) hidden.add(name);
+          set({ hidden });
+        },
+      },
+    },
+    isolated(name),
+  );
 
 // The place in a list of sites of the chosen one, or of the nearest below it.
-const nearest = (sites) => Math.max(0, sites.findLastIndex((site) => site <= state.site));
+const nearest = (sites) =>
+  Math.max(
+    0,
+    sites.findLastIndex((site) => site <= state.site),
+  );
 
 // The layer slider, with a button that walks through the layers.
 function slider(sites) {
   if (sites.length < 2) return null;
   const at = nearest(sites);
   const label = el("output", { class: "site-name", text: siteName(sites[at]) });
-  const input = el("input", { type: "range", min: 0, max: sites.length - 1, step: 1, "aria-label": "Layer", "aria-valuetext": siteName(sites[at]) });
+  const input = el("input", {
+    type: "range",
+    min: 0,
+    max: sites.length - 1,
+    step: 1,
+    "aria-label": "Layer",
+    "aria-valuetext": siteName(sites[at]),
+  });
   input.value = at;
-  input.addEventListener("input", () => { stopPlaying(); goToSite(sites[input.value]); });
-  const play = iconButton("play", "Walk through the layers", () => (playing.timer ? stopPlaying() : startPlaying(sites)));
+  input.addEventListener("input", () => {
+    stopPlaying();
+    goToSite(sites[input.value]);
+  });
+  const play = iconButton("play", "Walk through the layers", () =>
+    playing.timer ? stopPlaying() : startPlaying(sites),
+  );
   play.classList.add("play");
   return el("div", { class: "slider" }, play, el("label", { class: "soft", text: "layer" }), input, label);
 }
@@ -72,7 +181,9 @@ function slider(sites) {
 function goToSite(site) {
   state.site = site;
   for (const view of $$(".text-view")) {
-    const text = data.texts[view.dataset.text], sites = sitesOf(shownMaps(text)), input = $(".slider input", view);
+    const text = data.texts[view.dataset.text],
+      sites = sitesOf(shownMaps(text)),
+      input = $(".slider input", view);
     if (input) {
       input.value = nearest(sites);
       input.setAttribute("aria-valuetext", siteName(site));
@@ -83,7 +194,8 @@ function goToSite(site) {
 }
 
 function stepSite(by) {
-  const text = data.texts[state.text], sites = text ? sitesOf(shownMaps(text)) : [];
+  const text = data.texts[state.text],
+    sites = text ? sitesOf(shownMaps(text)) : [];
   const at = nearest(sites) + by;
   if (at >= 0 && at < sites.length) goToSite(sites[at]);
 }
@@ -91,7 +203,11 @@ function stepSite(by) {
 const playing = { timer: null };
 function startPlaying(sites) {
   let at = nearest(sites);
-  const forward = () => { at = (at + 1) % sites.length; goToSite(sites[at]); if (at === sites.length - 1) stopPlaying(); };
+  const forward = () => {
+    at = (at + 1) % sites.length;
+    goToSite(sites[at]);
+    if (at === sites.length - 1) stopPlaying();
+  };
   $(".play")?.replaceChildren(icon(ICONS.pause));
   playing.timer = setInterval(forward, 700);
   forward();
@@ -105,9 +221,13 @@ function stopPlaying() {
 // One attribution: what it is, the text at the chosen site, its proof, the map, curves of picked tokens.
 function card(text, map) {
   const one = el("section", { class: "card", "aria-label": map.name });
-  const view = viewOf(text, map, state.words), several = map.sites.length > 1;
-  const where = el("span", { class: "badge site" }), line = el("div", { class: "line-slot" }), proof = el("div", { class: "proof-slot" });
-  const picture = several ? heatMap(text, map) : null, compared = el("div", { class: "compare-slot" });
+  const view = viewOf(text, map, state.words),
+    several = map.sites.length > 1;
+  const where = el("span", { class: "badge site" }),
+    line = el("div", { class: "line-slot" }),
+    proof = el("div", { class: "proof-slot" });
+  const picture = several ? heatMap(text, map) : null,
+    compared = el("div", { class: "compare-slot" });
   one.append(cardHead(text, map, where), line, proof);
   if (several) one.append(picture);
   one.append(legend(map, view), compared, about(map));
@@ -120,38 +240,65 @@ function card(text, map) {
     for (const cell of $$(`.map i[data-row="${row}"]`, one)) cell.classList.add("chosen");
     markPicks(one, map);
   };
-  one.showPicks = () => { markPicks(one, map); compared.replaceChildren(...comparison(text, map)); };
+  one.showPicks = () => {
+    markPicks(one, map);
+    compared.replaceChildren(...comparison(text, map));
+  };
   one.showSite();
   one.showPicks();
   makeExplorable(line, text, map);
-  if (several) { makeExplorable(picture, text, map); useKeys(picture, text, map); }
+  if (several) {
+    makeExplorable(picture, text, map);
+    useKeys(picture, text, map);
+  }
   return one;
 }
 
 function cardHead(text, map, where) {
   const facts = [where, el("span", { class: "badge", text: `over ${map.over}` })];
-  if (map.target !== text.prediction) facts.push(el("span", { class: "badge other" }, "target ", isolated(map.target)));
+  if (map.target !== text.prediction)
+    facts.push(el("span", { class: "badge other" }, "target ", isolated(map.target)));
   return el("div", { class: "card-head" }, el("h2", {}, isolated(map.name)), ...facts);
 }
 
 function proofBlock(text, map, row) {
   const proof = proofOf(map, row);
   if (!proof) return [];
-  const moved = proof.divergence == null ? "without bound" : proof.divergence < 0.001 ? "less than 0.001 nats" : `${Number(proof.divergence.toPrecision(2))} nats`;
-  const said = el("p", {},
+  const moved =
+    proof.divergence == null
+      ? "without bound"
+      : proof.divergence < 0.001
+        ? "less than 0.001 nats"
+        : `${Number(proof.divergence.toPrecision(2))} nats`;
+  const said = el(
+    "p",
+    {},
     el("strong", {}, proof.kept ? "Still " : "No longer ", isolated(map.prediction ?? text.prediction)),
-    ` with ${percent(proof.removed)} of the tokens removed; the output moved ${proof.divergence == null ? "" : "by "}${moved}.`);
-  const verdict = el("div", { class: `proof ${proof.kept ? "kept" : "lost"}` }, icon(ICONS[proof.kept ? "check" : "cross"]), said);
+    ` with ${percent(proof.removed)} of the tokens removed; the output moved ${proof.divergence == null ? "" : "by "}${moved}.`,
+  );
+  const verdict = el(
+    "div",
+    { class: `proof ${proof.kept ? "kept" : "lost"}` },
+    icon(ICONS[proof.kept ? "check" : "cross"]),
+    said,
+  );
   return proof.tokens.size ? [verdict, whatIsLeft(text, map, proof)] : [verdict];
 }
 
 // The text as the model saw it in the proof: what was kept, with a gap for each run of what was not.
 function whatIsLeft(text, map, proof) {
-  const units = unitsOf(text.layouts[map.layout], false), line = el("p", { class: "left", dir: direction(text.text.join(" ")) }, el("span", { class: "soft", text: "what was left " }));
+  const units = unitsOf(text.layouts[map.layout], false),
+    line = el(
+      "p",
+      { class: "left", dir: direction(text.text.join(" ")) },
+      el("span", { class: "soft", text: "what was left " }),
+    );
   units.forEach((unit, i) => {
     if (unit.special && !proof.tokens.has(i)) return;
     if (!unit.glued) line.append(" ");
-    line.append(proof.tokens.has(i) ? el("span", { class: "gone" }, isolated(unit.piece)) : isolated(unit.piece));
+    line.append(
+      proof.tokens.has(i) ? el("span", { class: "gone" }, isolated(unit.piece)) : isolated(unit.piece),
+    );
   });
   return line;
 }
@@ -159,7 +306,16 @@ function whatIsLeft(text, map, proof) {
 function about(map) {
   const settings = Object.entries(settingsOf(map) || {});
   if (!settings.length) return el("span");
-  return el("details", { class: "settings" }, el("summary", { text: "settings" }), el("dl", {}, ...settings.flatMap(([name, value]) => [el("dt", {}, isolated(name)), el("dd", {}, isolated(value))])));
+  return el(
+    "details",
+    { class: "settings" },
+    el("summary", { text: "settings" }),
+    el(
+      "dl",
+      {},
+      ...settings.flatMap(([name, value]) => [el("dt", {}, isolated(name)), el("dd", {}, isolated(value))]),
+    ),
+  );
 }
 
 const PICKS = ["pick0", "pick1"];
@@ -167,19 +323,41 @@ function markPicks(one, map) {
   for (const marked of $$(".pick0, .pick1", one)) marked.classList.remove(...PICKS);
   state.picked.forEach((picked, n) => {
     if (picked.layout !== map.layout) return;
-    for (const unit of $$(`.unit[data-unit="${picked.unit}"], .column[data-unit="${picked.unit}"]`, one)) unit.classList.add(PICKS[n]);
+    for (const unit of $$(`.unit[data-unit="${picked.unit}"], .column[data-unit="${picked.unit}"]`, one))
+      unit.classList.add(PICKS[n]);
   });
 }
 
 // The scores of the picked tokens over sites.
 function comparison(text, map) {
-  const view = viewOf(text, map, state.words), picked = state.picked.filter((p) => p.layout === map.layout && view.units[p.unit]);
+  const view = viewOf(text, map, state.words),
+    picked = state.picked.filter((p) => p.layout === map.layout && view.units[p.unit]);
   if (!picked.length) return [];
-  const names = picked.map((p, n) => picked.some((q, m) => m !== n && view.units[q.unit].name === view.units[p.unit].name) ? `${view.units[p.unit].name} (${p.unit + 1})` : view.units[p.unit].name);
+  const names = picked.map((p, n) =>
+    picked.some((q, m) => m !== n && view.units[q.unit].name === view.units[p.unit].name)
+      ? `${view.units[p.unit].name} (${p.unit + 1})`
+      : view.units[p.unit].name,
+  );
   const series = picked.map((p, n) => [names[n], view.scores.map((row) => row[p.unit])]);
-  if (map.sites.length < 2) return [el("p", { class: "compare-line" }, ...names.map((name, n) => el("span", { class: `key pick-key${n}` }, isolated(name), el("b", { text: ` ${exact(series[n][1][0])} ` }))))];
+  if (map.sites.length < 2)
+    return [
+      el(
+        "p",
+        { class: "compare-line" },
+        ...names.map((name, n) =>
+          el(
+            "span",
+            { class: `key pick-key${n}` },
+            isolated(name),
+            el("b", { text: ` ${exact(series[n][1][0])} ` }),
+          ),
+        ),
+      ),
+    ];
   const ticks = map.sites.map(siteName);
-  return [lineChart({ title: "Scores over layers", series, x: map.sites.map((_, i) => i), ticks, x_name: "" }, 190)];
+  return [
+    lineChart({ title: "Scores over layers", series, x: map.sites.map((_, i) => i), ticks, x_name: "" }, 190),
+  ];
 }
 
 function refreshPicks() {
