@@ -151,3 +151,16 @@ def test_token_types_reach_only_models_that_have_them():
 
     given = [family for family in tiny.FAMILIES if accepted_inputs(tiny.model(family))("token_type_ids")]
     assert given == ["bert", "electra", "albert"]
+
+
+def test_texts_are_encoded_together_as_alone(encoder):
+    pairs = [("a dull plot", text) for text in tiny.SENTENCES]
+    for texts in (tiny.SENTENCES, pairs, [*tiny.SENTENCES, *pairs]):
+        together = encoder(texts)
+        for i, text in enumerate(texts):
+            alone = encoder([text])
+            valid = together.valid[i]
+            assert (together.tokens[i], together.offsets[i]) == (alone.tokens[0], alone.offsets[0])
+            assert together.inputs["input_ids"][i, valid].tolist() == alone.inputs["input_ids"][0].tolist()
+            assert together.segments[i, valid].tolist() == alone.segments[0].tolist()
+            assert together.special[i, valid].tolist() == alone.special[0].tolist()

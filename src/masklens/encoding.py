@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -129,7 +129,10 @@ class TokenizerEncoder:
         self.markers = marker_ids(tokenizer)
 
     def __call__(self, texts: Sequence[Text]) -> Batch:
-        encoded = [self._encode(text) for text in texts]
+        for text in texts:
+            _check_unicode(text)
+        tokenized = zip(texts, self._tokenize_all(texts), strict=True)
+        encoded = [self._fitted(text, row) for text, row in tokenized]
         rows = [one for one, _ in encoded]
         length = max(len(row["input_ids"]) for row in rows)
         inputs = {
@@ -151,9 +154,26 @@ class TokenizerEncoder:
             truncated=tuple(cut for _, cut in encoded),
         )
 
-    def _encode(self, text: Text) -> tuple[dict[str, Any], bool]:
-        _check_unicode(text)
-        row = self._tokenize(text)
+    def _tokenize_all(self, texts: Sequence[Text]) -> Iterator[dict[str, Any]]:
+        """The tokenizer's lists for each text; a fast tokenizer takes texts of one kind on all cores."""
+        kinds = {isinstance(text, str) for text in texts}
+        if not getattr(self.tokenizer, "is_fast", False) or len(kinds) > 1 or len(texts) < 2:
+            yield from map(self._tokenize, texts)
+            return
+        firsts, seconds = (list(texts), None) if kinds == {True} else zip(*texts, strict=True)
+        found = self.tokenizer(
+            list(firsts),
+            None if seconds is None else list(seconds),
+            return_special_tokens_mask=True,
+            return_offsets_mapping=True,
+            verbose=False,
+        )
+        for i in range(len(texts)):
+            lists = {name: values[i] for name, values in found.items()}
+            yield {**lists, "segments": _segments(found.sequence_ids(i))}
+
+    def _fitted(self, text: Text, row: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        """A text's lists as the model takes them, and whether they had to be cut."""
         count = len(row["input_ids"])
         if count == 0:
             raise TextError(f"the text {text!r} has no tokens; give one with at least one")
