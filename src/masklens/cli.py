@@ -357,6 +357,9 @@ def report(
     lm_head: HeadOption = None,
     target: TargetOption = None,
     games: Annotated[bool, typer.Option("--games", help="Play the hiding and revealing games.")] = False,
+    parts_of_speech: Annotated[
+        bool, typer.Option("--parts-of-speech", help="Scores by part of speech (English; needs spaCy).")
+    ] = False,
     title: Annotated[str, typer.Option("--title", help="The title of the report.")] = "masklens report",
     device: DeviceOption = None,
     seed: SeedOption = 0,
@@ -387,7 +390,8 @@ def report(
             sets = reporting.explain_ways(subject, wanted, chosen, **common)
         table = masklens.evaluate(subject, sets, metrics=["hiding", "revealing"]) if games else None
         answers = [str(label) for label in labels] if labels else None
-        masklens.report(sets, out, title, subject, lenses, labels=answers, evaluation=table)
+        more: dict[str, Any] = {"labels": answers, "evaluation": table, "parts_of_speech": parts_of_speech}
+        masklens.report(sets, out, title, subject, lenses, **more)
         tell(f"wrote {out}")
     if as_json:
         print_json({"report": str(out), "bytes": out.stat().st_size, "methods": list(sets)})

@@ -15,6 +15,7 @@ from .evaluation.verifying import Verification, verify
 from .explaining import explain
 from .files import whole
 from .methods import METHODS, Method, find, load_all
+from .overview import overview
 from .subject import Subject, as_subject
 from .viz.report import PARTS, Entry, Part, evaluation_parts, report_data, report_html
 
@@ -117,6 +118,7 @@ def report(
     labels: Sequence[str] | None = None,
     evaluation: Table | None = None,
     parts: Sequence[Part] = (),
+    parts_of_speech: bool = False,
 ) -> Path:
     """Write one HTML file to look at explanations in; it opens from disk and needs no network.
 
@@ -130,13 +132,18 @@ def report(
         labels: the right answer of each text.
         evaluation: what `evaluate` found: its curves and its table are shown.
         parts: further charts, tables and word clouds (see `viz.report`).
+        parts_of_speech: add tables of scores by part of speech (English; needs spaCy).
     """
     path = Path(path)
     if path.suffix != ".html":
         raise FileError(f"cannot write a report to {path}; end the name in .html")
     sets = named(attributions)
     entries = [entry for name, chosen in sets.items() for entry in prove(chosen, name, subject, lenses, keep)]
-    further = [*(evaluation_parts(evaluation) if evaluation else []), *parts]
+    further = [
+        *(evaluation_parts(evaluation) if evaluation else []),
+        *overview(sets, parts_of_speech),
+        *parts,
+    ]
     data = report_data(entries, title, labels, further, segment_names(subject))
     with whole(path) as part:
         part.write_text(report_html(data), encoding="utf-8")

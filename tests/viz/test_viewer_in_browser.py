@@ -20,7 +20,7 @@ OFFSETS = ((0, 0), (0, 1), (2, 6), (7, 10), (10, 12), (13, 17), (17, 17))
 SCORES = np.round(np.random.default_rng(1).normal(size=(4, 7)), 3)
 PARTS = [
     Chart("A game", {"one": [0.2, 0.8], "two": [0.5, 0.6]}, [0, 100], "% of tokens", "accuracy"),
-    Grid("A table", ["name", "value"], [["b", 2.0], ["a", 3.0], ["c", 1.0]], heat=True),
+    Grid("A table", ["name", "value"], [["b", 2.0], ["a", 3.0], ["c", 1.0]], heat=[1]),
     Cloud("Words", [("heavy", 2.0), ("light", 1.0)]),
 ]
 

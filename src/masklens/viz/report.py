@@ -68,13 +68,14 @@ class Chart:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table; with `heat` its numbers are coloured by size."""
+    """A table."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     note: str = ""
-    heat: bool = False
+    heat: Sequence[int] = ()
+    """the columns whose numbers are coloured by size"""
 
 
 @dataclass(frozen=True)

@@ -161,16 +161,17 @@ function line(x, y, number, px, py) {
   ];
 }
 
-// A table whose columns sort when their names are clicked; with `heat`, numbers are coloured.
+// A table whose columns sort when their names are clicked; numbers in columns of `heat` are coloured.
 function dataTable(grid) {
   const body = el("tbody"),
     order = { column: null, down: true };
   const numeric = grid.columns.map((_, c) => grid.rows.some((row) => typeof row[c] === "number"));
-  const numbers = grid.rows.flat().filter((v) => typeof v === "number");
+  const heat = new Set(grid.heat);
+  const numbers = grid.rows.flatMap((row) => row.filter((v, c) => heat.has(c) && typeof v === "number"));
   const top = Math.max(...numbers.map(Math.abs), 1e-12),
     signed = numbers.some((v) => v < 0);
   const cell = (value, c) => {
-    const hot = grid.heat && typeof value === "number";
+    const hot = heat.has(c) && typeof value === "number";
     return el(
       "td",
       {
