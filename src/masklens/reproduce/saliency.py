@@ -32,6 +32,7 @@ from ..subject import Subject
 from . import saliency_report
 from .highlights import page, snippet
 from .labelled import Labelled, read_test, read_train
+from .running import fast_products
 
 DATASETS = ("sst2", "agnews")
 FAMILIES = ("mpnet", "minilm")
@@ -146,7 +147,7 @@ def _side_by_side(chains: Sequence[Chain], jobs: int) -> None:
 
 
 def _do_all(study: Study, parts: Sequence[str], tell: Callable[[str], None] = print) -> None:
-    with _fast_products(study.device):
+    with fast_products(study.device):
         for part in parts:
             _do(study, part, tell)
 
@@ -156,20 +157,6 @@ def _family(model_dir: Path, device: str) -> str:
     if not there:
         raise FileError(f"{model_dir} has neither {' nor '.join(f'{name}-sst2' for name in FAMILIES)}")
     return there[-1] if device == "cpu" else there[0]
-
-
-class _fast_products:
-    """TF32 matrix products on a GPU inside the block."""
-
-    def __init__(self, device: str) -> None:
-        self.precision = "high" if device.startswith("cuda") else torch.get_float32_matmul_precision()
-
-    def __enter__(self) -> None:
-        self.before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision(self.precision)
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_float32_matmul_precision(self.before)
 
 
 def _command(family: str, limit: int | None, seed: int) -> str:
