@@ -23,17 +23,17 @@ import torch
 from ..errors import FileError, MethodError
 from ..methods.diffmask import DiffMask
 from ..subject import Subject
-from . import sst_report, sst_table2
+from . import sst_analysis, sst_figures, sst_report, sst_table2
 from .labelled import Labelled
 from .running import device_name, fast_products, only_one, write_json
 from .sst_faithfulness import measure
 from .sst_stability import stability
-from .treebank import read_split
+from .treebank import read_split, read_trees
 
 MODELS = ("mpnet-sst5", "mpnet-sst2", "minilm-sst5")
 OVERS = ("inputs", "states")
 SEEDS = 5
-PARTS = ("erasure", "lens", "faithfulness", "stability")
+PARTS = ("erasure", "lens", "faithfulness", "stability", "analysis", "figures")
 MARGIN = 0.1
 LENS: dict[str, dict[str, Any]] = {"inputs": {}, "states": {}}
 """how lenses are fitted; all else as in lagrangian.Settings"""
@@ -101,6 +101,8 @@ def pieces(first: bool) -> Iterator[str]:
     if first:
         yield from (f"stability/{over}" for over in OVERS)
         yield from (f"erasure/{piece}" for piece in sst_table2.PIECES)
+        yield from (f"analysis/{what}" for what in (*OVERS, "bottleneck"))
+        yield "figures"
 
 
 def _todo(studies: Sequence[Study], parts: Sequence[str] | None) -> Iterator[tuple[Study, str]]:
@@ -120,13 +122,17 @@ def _within(piece: str, part: str) -> bool:
 
 
 def _do(study: Study, piece: str, tell: Callable[[str], None]) -> None:
-    """Do a piece unless it is there."""
+    """Do a piece unless it is there; one that cannot be done here is told of and left out."""
     path = study.path(piece)
     if path.exists():
         return
     start = time.perf_counter()
     part, _, rest = piece.partition("/")
-    found = DO[part](study, rest)
+    try:
+        found = DO[part](study, rest)
+    except MethodError as error:
+        tell(f"{study.model}: {piece}: left out ({error})")
+        return
     if found is not None:
         write_json(path, {**found, "settings": study.settings, "seconds": time.perf_counter() - start})
     tell(f"{study.model}: {piece}: {time.perf_counter() - start:.1f} s")
@@ -180,6 +186,10 @@ class Study:
     def table2(self) -> sst_table2.Table2:
         return sst_table2.Table2(self)
 
+    @property
+    def batch_size(self) -> int:
+        return 32 if self.device == "cpu" else 256
+
     def split(self, name: str) -> Labelled:
         return read_split(self.data, self.task, name).first(self.limit)
 
@@ -232,7 +242,25 @@ def _faithfulness(study: Study, over: str) -> dict[str, Any]:
 def _stability(study: Study, over: str) -> dict[str, Any]:
     """Lenses of five seeds on dev."""
     texts = study.split("dev").texts
-    return stability([study.lens(over, k).explain(texts, batch_size=256) for k in range(SEEDS)])
+    return stability([study.lens(over, k).explain(texts, batch_size=study.batch_size) for k in range(SEEDS)])
+
+
+def _analysis(study: Study, what: str) -> dict[str, Any]:
+    """What a lens keeps of the dev set, or how Schulz et al. see the last state of [CLS]."""
+    sentences = read_trees(study.data, "dev")[: study.limit]
+    texts = [sentence.text for sentence in sentences]
+    if what == "bottleneck":
+        return sst_analysis.bottleneck(study.subject, texts, study.split("train").texts, study.batch_size)
+    return sst_analysis.analyse(study.lens(what).explain(texts, batch_size=study.batch_size), sentences)
+
+
+def _figures(study: Study, _: str) -> dict[str, Any]:
+    """The examples in every way; the pictures and the page are drawn with them."""
+    lenses = {over: study.lens(over) for over in OVERS}
+    train = study.split("train").texts[: sst_analysis.STATISTICS_TEXTS]
+    found = sst_figures.examples(study.subject, lenses, train, study.batch_size, study.steps)
+    sst_figures.draw_examples(study.out, found)
+    return {"predictions": {a.text: a.prediction for a in found["states"]}}
 
 
 DO: dict[str, Callable[[Study, str], dict[str, Any] | None]] = {
@@ -240,5 +268,7 @@ DO: dict[str, Callable[[Study, str], dict[str, Any] | None]] = {
     "lens": _lens,
     "faithfulness": _faithfulness,
     "stability": _stability,
+    "analysis": _analysis,
+    "figures": _figures,
 }
 """what is done for a part"""

@@ -30,8 +30,19 @@ def write(out: Path, command: str, suffix: str) -> None:
     """Write what can be said from the pieces that are there."""
     results = gathered(read_pieces(out / "parts", suffix)) | {"command": command}
     write_json(out / "results.json", results)
+    draw(out, results["analysis"])
     with whole(out / "results.md") as part:
         part.write_text("\n".join(summary(results)) + "\n", encoding="utf-8")
+
+
+def draw(out: Path, found: Mapping[str, Found]) -> None:
+    """Figures 4 and 5; those of the examples are drawn when these are explained."""
+    from .sst_figures import draw_groups
+
+    lenses = {over: piece for over, piece in found.items() if "sentiment" in piece}
+    if lenses:
+        draw_groups(out, "figure4", "sentiment", lenses)
+        draw_groups(out, "figure5", "part_of_speech", lenses)
 
 
 def read_pieces(folder: Path, suffix: str) -> dict[str, dict[str, Found]]:
@@ -57,7 +68,7 @@ def gathered(found: Mapping[str, Mapping[str, Found]]) -> dict[str, Any]:
         "table2": gru.get("erasure-table", {}).get("rows", {}),
         "faithfulness": {m: f for m in models if (f := _faithfulness(found[m], OVERS))},
         "stability": _first_of(models, found, "stability", OVERS),
-        "analysis": _first_of(models, found, "analysis", OVERS),
+        "analysis": _first_of(models, found, "analysis", (*OVERS, "bottleneck")),
         "lenses": {
             f"{m}-{piece.removeprefix('lens-')}": lens
             for m in models
@@ -99,6 +110,7 @@ def summary(results: Mapping[str, Any]) -> list[str]:
     for model, splits in results["faithfulness"].items():
         lines += _model(model, splits)
     lines += _stability(results["stability"]) if results["stability"] else []
+    lines += _analysis(results["analysis"]) if results["analysis"] else []
     lines += _fits(results["lenses"]) if results["lenses"] else []
     return lines
 
@@ -177,6 +189,32 @@ def _stability(found: Mapping[str, Found]) -> list[str]:
     heads = ["masks over", "standard deviation", "paper", "agreement of ranks", "lenses"]
     model = next(iter(found.values()))["model"]
     return [f"## Stability over seeds: {model}, dev", "", *table(heads, rows)]
+
+
+def _analysis(found: Mapping[str, Found]) -> list[str]:
+    lines = [f"## What the model keeps: {next(iter(found.values()))['model']}, dev", ""]
+    for field, title in (("sentiment", "sentiment of the word"), ("part_of_speech", "part of speech")):
+        for over in ("inputs", "states"):
+            if over in found:
+                lines += [f"Mean number of layers that keep it, masks over {over}, by {title}:", ""]
+                lines += table([title, "tokens", "layers", "95% interval"], _groups(found[over][field]))
+    rows = [
+        [name, f"{found[piece]['first_token']['last_site']:.1%}", f"{PAPER_CLS[name]:.0%}",
+         f"{found[piece]['first_token']['all_sites']:.1%}"]
+        for name, piece in (("diffmask", "states"), ("information_bottleneck", "bottleneck"))
+        if piece in found
+    ]  # fmt: skip
+    if rows:
+        lines += ["How often the last state of the classification token has the largest attribution:", ""]
+        lines += table(["", "of the last site's", "paper", "of all sites'"], rows)
+    return lines
+
+
+def _groups(made: Found) -> list[list[str]]:
+    return [
+        [f"`{name}`", str(g["count"]), f"{g['mean']:.2f}", f"[{g['low']:.2f}, {g['high']:.2f}]"]
+        for name, g in made["groups"].items()
+    ]
 
 
 def _fits(lenses: Mapping[str, Found]) -> list[str]:

@@ -1,0 +1,70 @@
+"""What kinds of tokens the sentiment model keeps, and for how long (DiffMask, Figures 4 and 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import analysis
+from ..attribution import Attribution
+from ..explaining import explain
+from ..subject import Subject
+from .treebank import LABELS, Sentence
+
+SCHULZ: dict[str, Any] = {"n_steps": 50, "lr": 0.1, "weight": 10.0}
+"""the paper's settings for SST"""
+STATISTICS_TEXTS = 2000
+
+
+def analyse(found: Sequence[Attribution], sentences: Sequence[Sentence], nlp: Any = None) -> dict[str, Any]:
+    """The number of layers that keep a token, by its word's sentiment, by part of speech, and the share of
+    tokens kept at each layer; and how often the last state of the first token ([CLS]) scores highest."""
+    by_sentiment = analysis.by_label(found, [s.spans for s in sentences], by="sentiment of the word")
+    return {
+        "texts": len(found),
+        "sentiment": by_sentiment.ordered(LABELS).to_dict(),
+        "part_of_speech": analysis.by_part_of_speech(found, nlp=nlp).to_dict(),
+        "layers": analysis.by_layer(found).to_dict(),
+        "first_token": first_token_largest(found),
+    }
+
+
+def first_token_largest(found: Sequence[Attribution]) -> dict[str, float]:
+    """The share of texts in which the first token has the largest score: among the tokens of the last site,
+    and, at the last site, among all tokens of all sites."""
+    last = [a.scores[-1].argmax() == 0 for a in found]
+    everywhere = [a.scores.argmax() == (len(a.sites) - 1) * len(a.tokens) for a in found]
+    return {"last_site": float(np.mean(last)), "all_sites": float(np.mean(everywhere))}
+
+
+def bottleneck(subject: Subject, texts: Sequence[str], train: Sequence[str], size: int) -> dict[str, Any]:
+    """The same for the attributions of Schulz et al. (2020), at every site."""
+    options = SCHULZ | {"statistics": statistics(subject, train[:STATISTICS_TEXTS], size)}
+    found = explain(subject, texts, "information_bottleneck", sites="all", batch_size=size, **options)
+    return {"texts": len(found), "first_token": first_token_largest(found), "options": SCHULZ}
+
+
+@torch.no_grad()
+def statistics(subject: Subject, texts: Sequence[str], size: int) -> dict[int, tuple[Tensor, Tensor]]:
+    """Mean and standard deviation of each feature over the tokens of a corpus, by site.
+
+    The reference code has one mean a position; a text's length would then have to be the corpus's.
+    """
+    count, total, squares = 0, {}, {}  # type: int, dict[int, Tensor], dict[int, Tensor]
+    order = sorted(texts, key=len)
+    for start in range(0, len(order), size):
+        batch = subject.encode(order[start : start + size])
+        for site, state in subject.states(batch).states.items():
+            seen = state[batch.valid].double()  # (tokens, width)
+            total[site] = total.get(site, 0) + seen.sum(0)
+            squares[site] = squares.get(site, 0) + seen.square().sum(0)
+        count += int(batch.valid.sum())
+    means = {site: value / count for site, value in total.items()}
+    return {
+        site: (mean.float(), (squares[site] / count - mean**2).clamp(min=0).sqrt().float())
+        for site, mean in means.items()
+    }

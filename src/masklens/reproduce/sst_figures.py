@@ -1,0 +1,121 @@
+"""Figures 4, 5, 6, 12 and 13 of DiffMask, as PNG and SVG, and one page of all examples."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..analysis import Group
+from ..attribution import Attribution
+from ..explaining import explain
+from ..export import write as export
+from ..files import whole
+from ..methods.diffmask import DiffMask
+from ..subject import Subject
+from ..viz import bars, heatmap
+from .sst_analysis import SCHULZ, statistics
+
+EXAMPLE = "A fast , funny , highly enjoyable movie ."
+SECOND = "Too much of it feels unfocused and underdeveloped ."
+"""of the dev set; the paper's own second example is not in its text"""
+METHODS: dict[str, dict[str, Any]] = {
+    "attention": {},
+    "information_bottleneck": SCHULZ,
+    "guan": {"n_steps": 50, "lr": 0.1, "weight": 0.1},
+    "integrated_gradients": {"n_steps": 50, "points": "linspace", "absolute": True},
+}
+"""the other methods of Figure 6 with the reference code's settings; Guan et al. as 1 / sigma, which is
+positive as the others are"""
+FREE: dict[str, Any] = {"steps": 500, "lr": 0.1}
+"""masks of single texts (Figure 12 b and c)"""
+NAMES = {
+    "attention": "Attention",
+    "information_bottleneck": "Schulz et al. (2020)",
+    "guan": "Guan et al. (2019)",
+    "integrated_gradients": "Integrated gradients",
+    "inputs": "DiffMask, inputs",
+    "states": "DiffMask, hidden states",
+    "free_baseline": "Without amortisation",
+    "free": "Without amortisation, zero baseline",
+}
+FIGURE6 = ("attention", "information_bottleneck", "guan", "integrated_gradients", "inputs", "states")
+FIGURE12 = ("states", "free_baseline", "free")
+
+
+def examples(
+    subject: Subject, lenses: Mapping[str, DiffMask], train: Sequence[str], size: int, steps: int | None
+) -> dict[str, list[Attribution]]:
+    """Both examples explained in every way, by the name of the way."""
+    texts = [EXAMPLE, SECOND]
+    corpus = statistics(subject, train, size)
+    found: dict[str, list[Attribution]] = {}
+    for method, options in METHODS.items():
+        more: dict[str, Any] = {"statistics": corpus} if method == "information_bottleneck" else {}
+        sites = None if method == "attention" else "all"
+        found[method] = explain(subject, texts, method, sites=sites, **options, **more)
+    found |= {over: lens.explain(texts) for over, lens in lenses.items()}
+    free = FREE if steps is None else FREE | {"steps": steps}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that masks without a lens prune too much is what is shown
+        for name, learn in (("free_baseline", True), ("free", False)):
+            found[name] = explain(subject, texts, "diffmask", sites="all", learn_baseline=learn, **free)
+    return found
+
+
+def draw_examples(out: Path, found: Mapping[str, Sequence[Attribution]]) -> None:
+    """Figures 6, 12 and 13, and examples.html."""
+    one, two = ({name: group[i] for name, group in found.items()} for i in (0, 1))
+    _save(out, "figure6", maps({name: one[name] for name in FIGURE6}))
+    _save(out, "figure13", maps({name: two[name] for name in FIGURE6}))
+    _save(out, "figure12", maps({name: one[name] for name in FIGURE12}))
+    named = [replace(a, method=NAMES[name]) for text in (one, two) for name, a in text.items()]
+    export(named, out / "examples.html")
+
+
+def maps(found: Mapping[str, Attribution], columns: int = 3) -> Any:
+    """Heat maps side by side, lettered; each site's scores are shares of the site's largest."""
+    from matplotlib.figure import Figure
+
+    lines = -(-len(found) // columns)
+    tokens = max(len(a.tokens) for a in found.values())
+    sites = max(len(a.sites) for a in found.values())
+    width, height = 1.0 + 0.26 * tokens, 1.6 + 0.2 * sites
+    figure = Figure(figsize=(columns * (width + 0.5), lines * (height + 0.5)))
+    grid = figure.add_gridspec(lines, columns, left=0.06, right=0.96, top=0.96, bottom=0.08, hspace=0.32,
+                               wspace=0.42)  # fmt: skip
+    for i, (name, attribution) in enumerate(found.items()):
+        ax = heatmap.plot(attribution, figure.add_subplot(grid[divmod(i, columns)]), per_site=True)
+        ax.set_title(f"({'abcdefgh'[i]}) {NAMES[name]}", loc="left", fontsize=10)
+    return figure
+
+
+def draw_groups(out: Path, name: str, field: str, found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Figure 4 or 5: the mean number of layers by a kind of token, one panel a lens."""
+    from matplotlib.figure import Figure
+
+    rows = max(len(piece[field]["groups"]) for piece in found.values())
+    figure = Figure(figsize=(5.2 * len(found), 1.2 + 0.28 * rows), layout="constrained")
+    axes = figure.subplots(1, len(found), squeeze=False)[0]
+    for ax, letter, (over, piece) in zip(axes, "ab", found.items(), strict=False):
+        sites = len(piece[field]["sites"])
+        title = f"({letter}) {'input tokens' if over == 'inputs' else 'hidden states'}, {piece['model']}"
+        bars.draw(groups_of(piece[field]), ax, title, f"mean number of layers that keep it (of {sites})")
+        ax.set_xlim(0, sites)
+    _save(out, name, figure)
+
+
+def groups_of(table: Mapping[str, Any]) -> list[Group]:
+    """The groups of a table that was written as plain data."""
+    return [
+        Group(name, g["count"], g["mean"], g["deviation"], g["low"], g["high"], tuple(g["by_site"]))
+        for name, g in table["groups"].items()
+    ]
+
+
+def _save(out: Path, name: str, figure: Any) -> None:
+    for kind in ("png", "svg"):
+        with whole(out / f"{name}.{kind}") as part:
+            figure.savefig(part, format=kind, dpi=130)
