@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 
 import tiny
 from masklens import processes
-from masklens.errors import TrainingError
 from masklens.lagrangian import Settings
 from masklens.methods.diffmask import Probe, _start, rows_for
 from masklens.objectives import FrozenTexts, LensObjective
@@ -47,14 +46,6 @@ def test_each_process_has_its_device(monkeypatch):
     assert processes.own_device(None) == processes.own_device("cuda") == "cuda:1"
     assert processes.own_device("cuda:0") == "cuda:0" and processes.own_device("cpu") == "cpu"
     assert not processes.is_main()
-
-
-def test_processes_that_do_not_know_of_each_other_are_an_error(monkeypatch):
-    processes.check_world(1)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    processes.check_world(2)
-    with pytest.raises(TrainingError, match="2 processes were started, but this one sees 1"):
-        processes.check_world(1)
 
 
 LAUNCHERS = {
@@ -92,7 +83,7 @@ def fitted(tmp_path_factory):
             name,
             "--json",
         ]
-        environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             [*launcher, "-m", "masklens", *arguments],
             cwd=folder,

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from .errors import TrainingError
 from .files import whole
-from .processes import check_world
+from .processes import World, is_main
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Settings:
     0: never early"""
     seed: int = 0
     mixed_precision: str = "no"
-    """"no", "bf16" or "fp16" """
+    """"no" or "bf16" """
 
     @property
     def aim(self) -> float:
@@ -195,22 +195,19 @@ class Training:
     def __init__(
         self, objective: Objective, settings: Settings, folder: str | os.PathLike[str] | None = None
     ):
-        from accelerate import Accelerator
-
         if settings.penalty not in ("plain", "log"):
             raise TrainingError(f"penalty={settings.penalty!r}; use 'plain' or 'log'")
+        if settings.mixed_precision not in ("no", "bf16"):
+            raise TrainingError(f"mixed_precision={settings.mixed_precision!r}; use 'no' or 'bf16'")
         self.objective, self.settings = objective, settings
         self.file = None if folder is None else Path(folder) / "checkpoint.safetensors"
         self.device = next(objective.module.parameters()).device
-        self.accelerator = Accelerator(
-            mixed_precision=settings.mixed_precision, cpu=self.device.type == "cpu"
-        )
-        check_world(self.accelerator.num_processes)
+        self.processes = World(self.device)
         # What is not shared is each process's own: nothing is reduced.
-        self.world = self.accelerator.num_processes if settings.shared else 1
-        self.rank = self.accelerator.process_index if settings.shared else 0
+        self.world = self.processes.size if settings.shared else 1
+        self.rank = self.processes.rank if settings.shared else 0
         self.parameters = [p for p in objective.module.parameters() if p.requires_grad]
-        self.optimizer = self.accelerator.prepare(_optimizer(objective.module, settings))
+        self.optimizer = _optimizer(objective.module, settings)
         self.multipliers = Multipliers(objective.groups, settings, self.device)
         self.step = 0
         self.history: list[dict[str, Any]] = []
@@ -221,7 +218,7 @@ class Training:
     def run(self, show_progress: bool = False) -> list[Diagnostic]:
         """Train to the last step or to convergence; returns the diagnostics of the end."""
         latest = self.objective.diagnose(self.multipliers.values.tolist())
-        with _progress(show_progress and self.accelerator.is_main_process, self) as report:
+        with _progress(show_progress and is_main(), self) as report:
             while self.step < self.settings.steps and not self._converged():
                 terms = self._one_step()
                 self.step += 1
@@ -231,10 +228,10 @@ class Training:
         return latest
 
     def _one_step(self) -> Terms:
-        s, accelerator, sharpening = self.settings, self.accelerator, self.settings.sharpening(self.step)
+        s, sharpening = self.settings, self.settings.sharpening(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak"] * s.rate(self.step)
-        with accelerator.autocast():
+        with torch.autocast(self.device.type, torch.bfloat16, s.mixed_precision == "bf16"):
             terms = self.objective.terms(self.step, self.rank, self.world)
         cost = kept_cost(terms, s, sharpening)
         weight = self.multipliers.values[terms.group]
@@ -243,10 +240,10 @@ class Training:
         if not torch.isfinite(loss):
             raise TrainingError(f"the loss is {loss.item()} at step {self.step}; lower lr, or use float32")
         self.optimizer.zero_grad()
-        accelerator.backward(loss)
+        loss.backward()
         self._share_gradients()
         if s.clip:
-            accelerator.clip_grad_norm_(self.parameters, s.clip)
+            nn.utils.clip_grad_norm_(self.parameters, s.clip)
         self.optimizer.step()
         if not s.warming(self.step):
             self._update_multipliers(terms, sharpening)
@@ -257,7 +254,7 @@ class Training:
         the step, also where their shares are of different size."""
         if self.world == 1:
             return 1.0
-        total = self.accelerator.reduce(torch.tensor(float(count), device=self.device), "sum")
+        total = self.processes.summed(torch.tensor(float(count), device=self.device))
         return count * self.world / float(total)
 
     def _share_gradients(self) -> None:
@@ -266,7 +263,7 @@ class Training:
             return
         for p in self.parameters:
             grad = torch.zeros_like(p) if p.grad is None else p.grad
-            p.grad = self.accelerator.reduce(grad, "mean")
+            p.grad = self.processes.summed(grad) / self.world
 
     def _update_multipliers(self, terms: Terms, sharpening: bool) -> None:
         zeros = torch.zeros(self.objective.groups, device=self.device)
@@ -274,7 +271,7 @@ class Training:
         count = zeros.index_add(0, terms.group, torch.ones_like(terms.divergence, dtype=torch.float32))
         both = torch.stack([total, count])
         if self.world > 1:
-            both = self.accelerator.reduce(both, "sum")
+            both = self.processes.summed(both)
         self.multipliers.update(both[0], both[1], sharpening)
 
     def _evaluate(self) -> list[Diagnostic]:
@@ -287,7 +284,7 @@ class Training:
             elif self._collapsed(group, d.divergence):
                 self._put_back(group, d)
         self.history.append({"step": self.step, "rows": [d._asdict() for d in found]})
-        if self.file and self.accelerator.is_main_process:
+        if self.file and is_main():
             self.save()
         return found
 
@@ -295,10 +292,8 @@ class Training:
     def _agree(self) -> None:
         """Give all processes the main one's weights: rounding must not make them judge differently."""
         if self.world > 1:
-            from accelerate.utils import broadcast
-
             for tensor in (*self.parameters, self.multipliers.values):
-                tensor.copy_(broadcast(tensor.detach().clone()))
+                tensor.copy_(self.processes.from_main(tensor))
 
     def _collapsed(self, group: int, divergence: float) -> bool:
         """Far over the margin after having dropped something within it, or as bad as dropping everything at

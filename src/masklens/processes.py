@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
-from .errors import TrainingError
+import torch
+import torch.distributed as dist
+from torch import Tensor
 
 
 def is_main() -> bool:
@@ -17,16 +19,27 @@ def own_device(asked: str | None) -> str | None:
     local = os.environ.get("LOCAL_RANK")
     if local is None or asked not in (None, "cuda"):
         return asked
-    import torch
-
     return f"cuda:{local}" if torch.cuda.is_available() else asked
 
 
-def check_world(found: int) -> None:
-    """Raise where a launcher started processes that do not know of each other: each would fit alone."""
-    asked = int(os.environ.get("WORLD_SIZE", "1"))
-    if asked != found:
-        raise TrainingError(
-            f"{asked} processes were started, but this one sees {found}; start them with torchrun, or set "
-            f"ACCELERATE_USE_CPU=true where there are no GPUs"
-        )
+class World:
+    """The processes that fit one lens together; the only one there is, unless a launcher started more."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.rank, self.size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        if self.size > 1 and not dist.is_initialized():
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    def summed(self, tensor: Tensor) -> Tensor:
+        """The sum over processes."""
+        if self.size > 1:
+            tensor = tensor.clone()
+            dist.all_reduce(tensor)
+        return tensor
+
+    def from_main(self, tensor: Tensor) -> Tensor:
+        """The main process's tensor."""
+        if self.size > 1:
+            tensor = tensor.clone()
+            dist.broadcast(tensor, 0)
+        return tensor
