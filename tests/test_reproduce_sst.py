@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import torch
 import tiny
 from masklens.errors import FileError, MethodError
 from masklens.methods.diffmask import DiffMask
-from masklens.reproduce import sst, treebank
+from masklens.reproduce import sst, sst_analysis, sst_figures, treebank
 from masklens.reproduce.labelled import Labelled
 from masklens.reproduce.sst_faithfulness import batch_f1, macro_f1, mask_texts, measure
 from masklens.reproduce.sst_stability import stability
@@ -173,3 +175,85 @@ def test_what_is_not_there_is_an_error(folders, tmp_path):
         sst.run(*folders, tmp_path, parts=["best"])
     with pytest.raises(FileError, match="mpnet-sst5"):
         sst.run(tmp_path, folders[1], tmp_path)
+
+
+def test_the_first_token_is_largest_at_the_last_site_or_everywhere():
+    both = make(tokens=("[CLS]", "a"), scores=np.array([[0.1, 0.2], [0.9, 0.3]]))
+    last = make(tokens=("[CLS]", "a"), scores=np.array([[0.1, 1.0], [0.9, 0.3]]))
+    other = make(tokens=("[CLS]", "a"), scores=np.array([[1.0, 0.2], [0.2, 0.3]]))
+    found = sst_analysis.first_token_largest([both, last, other, other])
+    assert found == {"last_site": 0.5, "all_sites": 0.25}
+
+
+def test_statistics_are_those_of_all_tokens():
+    subject = tiny.subject("bert")
+    texts = [treebank.parse(tree).text for tree in TREES]
+    found = sst_analysis.statistics(subject, texts, size=2)
+    for site in subject.sites:
+        each = [subject.states(subject.encode([text]), [site]).states[site][0] for text in texts]
+        tokens = torch.cat(each)
+        assert torch.allclose(found[site][0], tokens.mean(0), atol=1e-5)
+        assert torch.allclose(found[site][1], tokens.std(0, correction=0), atol=1e-4)
+
+
+class Tagger:
+    """Calls every word a noun."""
+
+    class Word:
+        pos_, is_space = "NOUN", False
+
+        def __init__(self, idx: int, text: str) -> None:
+            self.idx, self.text = idx, text
+
+    def pipe(self, texts):
+        return ([self.Word(text.index(word), word) for word in text.split()] for text in texts)
+
+
+def test_analysis_figures_and_table2_on_a_small_scale(folders, tmp_path, monkeypatch):
+    monkeypatch.setattr("masklens.analysis.load_spacy", Tagger)
+    monkeypatch.setitem(sst_analysis.SCHULZ, "n_steps", 1)
+    for method in ("guan", "integrated_gradients"):
+        monkeypatch.setitem(sst_figures.METHODS[method], "n_steps", 2)
+    done = run_small(folders, tmp_path, parts=["analysis", "figures", "erasure"])
+    assert done == [
+        *(f"erasure/{piece}" for piece in ("gru", "exact", "diffmask", "reinforce", "table")),
+        *(f"analysis/{what}" for what in ("inputs", "states", "bottleneck")),
+        "figures",
+    ]
+    found = results(tmp_path)
+    groups = found["analysis"]["inputs"]["sentiment"]["groups"]
+    assert [*groups][:5] == [*treebank.LABELS] and "[CLS]" in groups
+    # limit 6: each of the five trees once and the first again; one word of each of these labels
+    for label, word in (("very negative", "dull"), ("very positive", "funny")):
+        assert groups[label]["count"] == len(tiny.wordpiece().tokenize(word))
+    assert found["analysis"]["states"]["part_of_speech"]["groups"]["NOUN"]["count"] > 20
+    assert 0 <= found["analysis"]["bottleneck"]["first_token"]["last_site"] <= 1
+    row = found["table2"]["diffmask"]
+    assert {"precision", "recall", "f1", "optimality", "l0"} <= set(row) and 0 <= row["f1"] <= 1
+    assert found["gru"]["sentences"] == 6 and found["table2"]["diffmask_settled"]["within_margin"] == 1
+    for number in (4, 5, 6, 12, 13):
+        assert (tmp_path / f"figure{number}.png").stat().st_size > 5000
+        assert b"<svg" in (tmp_path / f"figure{number}.svg").read_bytes()[:2000]
+    assert "highly" in (tmp_path / "examples.html").read_text()
+    text = (tmp_path / "results.md").read_text()
+    assert "0.327" in text and "99%" in text
+
+
+@pytest.mark.slow
+def test_every_part_on_a_real_model_in_three_minutes(model_folder, tmp_path, monkeypatch):
+    data = Path(__file__).parents[2] / "shared" / "data"
+    if not (data / "sst" / "dev.txt").exists():
+        pytest.skip("no data folder with the treebank")
+    pytest.importorskip("spacy", reason="spaCy is not installed")
+    monkeypatch.setitem(sst_analysis.SCHULZ, "n_steps", 2)
+    start, said = time.perf_counter(), []
+    models = model_folder("minilm-sst5").parent
+    sst.run(models, data, tmp_path, model="minilm-sst5", limit=8, steps=4, tell=said.append)
+    assert not [line for line in said if "left out" in line]
+    found = results(tmp_path)
+    assert set(found["faithfulness"]["minilm-sst5"]) == {"dev", "test"}
+    assert set(found["stability"]) == {"inputs", "states"} and found["stability"]["states"]["lenses"] == 5
+    assert "ADJ" in found["analysis"]["inputs"]["part_of_speech"]["groups"]
+    assert found["table2"]["diffmask"]["f1"] > 0.3
+    assert (tmp_path / "figure6.png").exists()
+    assert time.perf_counter() - start < 180

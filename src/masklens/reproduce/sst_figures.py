@@ -84,7 +84,7 @@ def maps(found: Mapping[str, Attribution], columns: int = 3) -> Any:
     sites = max(len(a.sites) for a in found.values())
     width, height = 1.0 + 0.26 * tokens, 1.6 + 0.2 * sites
     figure = Figure(figsize=(columns * (width + 0.5), lines * (height + 0.5)))
-    grid = figure.add_gridspec(lines, columns, left=0.06, right=0.96, top=0.96, bottom=0.08, hspace=0.32,
+    grid = figure.add_gridspec(lines, columns, left=0.075, right=0.96, top=0.96, bottom=0.08, hspace=0.32,
                                wspace=0.42)  # fmt: skip
     for i, (name, attribution) in enumerate(found.items()):
         ax = heatmap.plot(attribution, figure.add_subplot(grid[divmod(i, columns)]), per_site=True)

@@ -26,7 +26,7 @@ def draw(groups: Sequence[Group], ax: Any = None, title: str | None = None, axis
     ax.barh(places, means, xerr=errors, color=BLUE, height=0.7, error_kw={"lw": 1, "ecolor": "#333333"})
     names = [f"{printable(g.name)}  ({g.count:,})" for g in groups]
     ax.set_yticks(places, names, fontsize=9, parse_math=False)
-    ax.invert_yaxis()
+    ax.set_ylim(len(groups) - 0.4, -0.6)
     ax.set_xlabel(axis)
     ax.spines[["top", "right"]].set_visible(False)
     if title:
