@@ -173,10 +173,10 @@ def test_embedded_json_says_the_same():
 
 
 def test_unprintable_characters_are_shown():
-    assert visible("a\x00b\x1b\x7f") == "a␀b␛␡"
+    assert visible("a\x00b\x1b") == "a⟨U+0000⟩b⟨U+001B⟩"
     assert visible("\u202e\ud800\ufeff") == "⟨U+202E⟩⟨U+D800⟩⟨U+FEFF⟩"
     assert visible("می\u200cخواهم 👩\u200d💻\u00a0") == "می\u200cخواهم 👩\u200d💻\u00a0"
-    assert visible("a\r\nb\tc") == "a␍␊b␉c"
+    assert visible("a\r\nb\tc") == "a⟨U+000D⟩↵b⇥c"
     assert visible("a\r\nb\tc", lines=True) == "a\nb\tc"
 
 

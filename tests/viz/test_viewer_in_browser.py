@@ -295,6 +295,17 @@ def test_print_shows_every_text_in_light_colours(visit, report):
     assert tab.locator(".text-view").count() == 1
 
 
+def test_large_maps_are_drawn_when_they_come_near(visit, tmp_path):
+    words = tuple(f"word{i}" for i in range(500))
+    made = [
+        Entry(make(tokens=words, scores=np.ones((13, 500)), text=" ".join(words)), name) for name in "abcd"
+    ]
+    tab = visit(written(tmp_path, made), width=820)
+    assert 0 < tab.locator(".map").count() < 4
+    tab.locator(".card").last.locator(".legend").scroll_into_view_if_needed()
+    tab.locator(".card").last.locator('.map i[data-row="12"].chosen').first.wait_for()
+
+
 def test_five_hundred_texts_stay_smooth(visit, tmp_path):
     generator = np.random.default_rng(0)
     words = tuple(f"word{i}" for i in range(30))

@@ -31,7 +31,7 @@ def printable(text: str) -> str:
 
 
 def visible(text: str, lines: bool = False) -> str:
-    """The text with every unprintable character shown by its picture or number; with `lines`, lines stay.
+    """The text with every unprintable character shown by a sign or its number; with `lines`, lines stay.
 
     The joiners of emoji and of Persian stay: they turn nothing around.
     """
@@ -42,10 +42,7 @@ def visible(text: str, lines: bool = False) -> str:
 
 
 def _picture(character: str) -> str:
-    code = ord(character)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\u2421" if code == 0x7F else f"\u27e8U+{code:04X}\u27e9"
+    return {"\n": "\u21b5", "\t": "\u21e5"}.get(character, f"\u27e8U+{ord(character):04X}\u27e9")
 
 
 def shortened(text: str, length: int) -> str:

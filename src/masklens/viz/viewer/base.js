@@ -145,22 +145,16 @@ function showTip(place, title, lines) {
 }
 const hideTip = () => tip.classList.remove("shown");
 
-// Call once, when an element comes near the screen.
-const lazily = (() => {
-  const calls = new WeakMap();
-  const watcher = new IntersectionObserver(
-    (seen) => {
-      for (const one of seen)
-        if (one.isIntersecting) {
-          watcher.unobserve(one.target);
-          calls.get(one.target)?.();
-          calls.delete(one.target);
-        }
-    },
-    { rootMargin: "300px" },
-  );
-  return (element, call) => {
-    calls.set(element, call);
-    watcher.observe(element);
+// Call once, when an element comes near the screen, or when `drawNow` is called.
+const watcher = new IntersectionObserver(
+  (seen) => seen.filter((one) => one.isIntersecting).forEach((one) => one.target.drawNow?.()),
+  { rootMargin: "300px" },
+);
+function lazily(element, call) {
+  element.drawNow = () => {
+    watcher.unobserve(element);
+    delete element.drawNow;
+    call();
   };
-})();
+  watcher.observe(element);
+}

@@ -153,6 +153,7 @@ const MOST_PRINTED = 40;
 addEventListener("beforeprint", () => {
   if (state.tab === "texts" && data.texts.length > 1 && data.texts.length <= MOST_PRINTED)
     main.replaceChildren(...data.texts.map((_, i) => textView(i)));
+  for (const slot of $$(".map-slot, .part-slot")) slot.drawNow?.();
 });
 addEventListener("afterprint", draw);
 addEventListener("scroll", hideTip, { passive: true });

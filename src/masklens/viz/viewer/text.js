@@ -27,7 +27,7 @@ function heading(text, index) {
     );
   const lines = text.text.map((part, i) =>
     el("p", {
-      class: part.length > 400 ? "sentence long" : "sentence",
+      class: part.length > 220 ? "sentence long" : "sentence",
       dir: direction(part),
       "data-segment": text.text.length > 1 ? data.segments[i] : null,
       text: part,
@@ -221,37 +221,50 @@ function stopPlaying() {
 // One attribution: what it is, the text at the chosen site, its proof, the map, curves of picked tokens.
 function card(text, map) {
   const one = el("section", { class: "card", "aria-label": map.name });
-  const view = viewOf(text, map, state.words),
-    several = map.sites.length > 1;
-  const where = el("span", { class: "badge site" }),
-    line = el("div", { class: "line-slot" }),
-    proof = el("div", { class: "proof-slot" });
-  const picture = several ? heatMap(text, map) : null,
-    compared = el("div", { class: "compare-slot" });
-  one.append(cardHead(text, map, where), line, proof);
-  if (several) one.append(picture);
-  one.append(legend(map, view), compared, about(map));
+  const where = el("span", { class: "badge site" });
+  const [line, proof, picture, compared] = ["line", "proof", "map", "compare"].map((name) =>
+    el("div", { class: `${name}-slot` }),
+  );
+  one.append(cardHead(text, map, where), line, proof, picture);
+  one.append(legend(map, viewOf(text, map, state.words)), compared, about(map));
+  one.showRow = () => {
+    for (const cell of $$(".chosen", one)) cell.classList.remove("chosen");
+    const row = rowAt(map, state.site);
+    for (const cell of $$(`.map i[data-row="${row}"]`, one)) cell.classList.add("chosen");
+    markPicks(one, map);
+  };
   one.showSite = () => {
     const row = rowAt(map, state.site);
     where.textContent = siteName(map.sites[row]);
     line.replaceChildren(reading(text, map, row));
     proof.replaceChildren(...proofBlock(text, map, row));
-    for (const cell of $$(".chosen", one)) cell.classList.remove("chosen");
-    for (const cell of $$(`.map i[data-row="${row}"]`, one)) cell.classList.add("chosen");
-    markPicks(one, map);
+    one.showRow();
   };
   one.showPicks = () => {
     markPicks(one, map);
     compared.replaceChildren(...comparison(text, map));
   };
+  makeExplorable(line, text, map);
+  if (map.sites.length > 1) fillMap(one, picture, text, map);
   one.showSite();
   one.showPicks();
-  makeExplorable(line, text, map);
-  if (several) {
+  return one;
+}
+
+// Large maps are drawn when they come near the screen.
+const LARGE = 2500;
+function fillMap(one, slot, text, map) {
+  const fill = () => {
+    const picture = heatMap(text, map);
     makeExplorable(picture, text, map);
     useKeys(picture, text, map);
-  }
-  return one;
+    slot.replaceChildren(picture);
+    slot.style.removeProperty("min-height");
+    one.showRow();
+  };
+  if (map.sites.length * text.layouts[map.layout].tokens.length < LARGE) return fill();
+  slot.style.setProperty("min-height", "600px");
+  lazily(slot, fill);
 }
 
 function cardHead(text, map, where) {
