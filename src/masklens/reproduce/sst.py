@@ -11,6 +11,7 @@ in one folder, each at its own pieces: results are assembled from the pieces tha
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ def run(
     out: str | Path,
     model: str | None = None,
     parts: Sequence[str] | None = None,
-    lens: Path | None = None,
+    lens: str | Path | None = None,
     device: str | None = None,
     limit: int | None = None,
     steps: int | None = None,
@@ -68,8 +69,9 @@ def run(
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     names = [model] if model else _models(Path(model_dir))
+    given = None if lens is None else Path(lens)
     studies = [
-        Study(Path(model_dir), Path(data), Path(out), name, device, lens, limit, steps, seed)
+        Study(Path(model_dir), Path(data), Path(out), name, device, given, limit, steps, seed)
         for name in names
     ]
     with fast_products(device):
@@ -210,7 +212,14 @@ class Study:
             texts, chosen = texts[: 4 * self.limit], {**chosen, "batch_size": self.limit}
         start = time.perf_counter()
         lens = DiffMask.fit(
-            self.subject, texts, over, MARGIN, self.seed + number, folder=folder / "training", **chosen
+            self.subject,
+            texts,
+            over,
+            MARGIN,
+            self.seed + number,
+            folder=folder / "training",
+            show_progress=sys.stderr.isatty(),
+            **chosen,
         )
         seconds = time.perf_counter() - start
         write_json(
