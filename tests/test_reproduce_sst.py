@@ -13,7 +13,7 @@ import torch
 import tiny
 from masklens.errors import FileError, MethodError
 from masklens.methods.diffmask import DiffMask
-from masklens.reproduce import sst, sst_analysis, sst_figures, treebank
+from masklens.reproduce import sst, sst_analysis, sst_figures, sst_table2, treebank
 from masklens.reproduce.labelled import Labelled
 from masklens.reproduce.sst_faithfulness import batch_f1, macro_f1, mask_texts, measure
 from masklens.reproduce.sst_stability import stability
@@ -216,7 +216,7 @@ def test_analysis_figures_and_table2_on_a_small_scale(folders, tmp_path, monkeyp
         monkeypatch.setitem(sst_figures.METHODS[method], "n_steps", 2)
     done = run_small(folders, tmp_path, parts=["analysis", "figures", "erasure"])
     assert done == [
-        *(f"erasure/{piece}" for piece in ("gru", "exact", "diffmask", "reinforce", "table")),
+        *(f"erasure/{piece}" for piece in sst_table2.PIECES),
         *(f"analysis/{what}" for what in ("inputs", "states", "bottleneck")),
         "figures",
     ]
