@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -38,16 +38,18 @@ LEARNED: dict[str, dict[str, Any]] = {
     "reinforce": {"steps": 1000, "lr": 0.1},
 }
 """options of the methods, each the better of two rates on training sentences"""
-TOGETHER = 1000
-"""sentences whose masks are learned at once"""
 SLICES = 4
-"""exact search is done in so many pieces"""
-PIECES = ("gru", *(f"exact{k}" for k in range(SLICES)), *LEARNED, "table")
+"""what goes sentence by sentence is done in so many pieces"""
+PIECES = ("gru", *(f"{what}/{k}" for what in ("exact", *LEARNED) for k in range(SLICES)), "table")
 
 
 def do(study: Study, piece: str) -> dict[str, Any]:
     """One piece of the table."""
-    return DO[piece](study.table2)
+    table, (what, _, number) = study.table2, piece.partition("/")
+    if what in ("gru", "table"):
+        return train(table) if what == "gru" else score_all(table)
+    some = table.texts[int(number) :: SLICES]
+    return search(table, some) if what == "exact" else learn(table, some, what)
 
 
 class Table2:
@@ -62,6 +64,13 @@ class Table2:
         if not path.exists():
             raise MethodError(f"erasure/{piece} has to be done first")
         return json.loads(path.read_text(encoding="utf-8"))
+
+    def of_each(self, what: str) -> list[Any]:
+        """What the pieces of "exact" or of a method found, in the order of the sentences."""
+        found: list[Any] = [None] * len(self.texts)
+        for k in range(SLICES):
+            found[k::SLICES] = self.read(f"{what}/{k}")["sentences"]
+        return found
 
     @cached_property
     def splits(self) -> dict[str, list[Sentence]]:
@@ -117,23 +126,10 @@ def train(table: Table2) -> dict[str, Any]:
     return {"accuracy": scores, "embeddings": table.checkpoint, "hidden": HIDDEN, "epochs": epochs}
 
 
-def search(first: int) -> Callable[[Table2], dict[str, Any]]:
-    """All optima of every fourth sentence, as lists of kept words."""
-
-    def searched(table: Table2) -> dict[str, Any]:
-        some = table.texts[first::SLICES]
-        optima = [smallest_sets(table.subject, text, MARGIN) for text in some]
-        return {"optima": [[row.nonzero()[0].tolist() for row in sets] for sets in optima]}
-
-    return searched
-
-
-def all_optima(table: Table2) -> list[list[list[int]]]:
-    """What the pieces of the search found, in the order of the sentences."""
-    found: list[list[list[int]]] = [[]] * len(table.texts)
-    for k in range(SLICES):
-        found[k::SLICES] = table.read(f"exact{k}")["optima"]
-    return found
+def search(table: Table2, texts: Sequence[str]) -> dict[str, Any]:
+    """All optima of every sentence, as lists of kept words."""
+    optima = [smallest_sets(table.subject, text, MARGIN) for text in texts]
+    return {"sentences": [[row.nonzero()[0].tolist() for row in sets] for sets in optima]}
 
 
 @torch.no_grad()
@@ -153,34 +149,35 @@ def smallest_sets(subject: Subject, text: str, margin: float) -> np.ndarray:
     raise AssertionError("a whole text is enough for itself")
 
 
-def learn(method: str) -> Callable[[Table2], dict[str, Any]]:
-    """P(kept) of every word by a learned mask."""
-
-    def learned(table: Table2) -> dict[str, Any]:
-        options = dict(LEARNED[method])
-        if table.study.steps is not None:
-            options["steps"] = table.study.steps
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that masks without a lens are slow is known here
-            found = explain(
-                table.subject, table.texts, method, batch_size=TOGETHER, seed=table.study.seed,
-                margin=MARGIN, **options,
-            )  # fmt: skip
-        return {"probability": [a.scores[0].tolist() for a in found], "options": options}
-
-    return learned
+def learn(table: Table2, texts: Sequence[str], method: str) -> dict[str, Any]:
+    """P(kept) of every word by a learned mask; no sentence's depends on the others'."""
+    options = dict(LEARNED[method])
+    if table.study.steps is not None:
+        options["steps"] = table.study.steps
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that masks without a lens are slow is known here
+        found = explain(
+            table.subject,
+            texts,
+            method,
+            batch_size=len(texts),
+            seed=table.study.seed,
+            margin=MARGIN,
+            **options,
+        )
+    return {"sentences": [a.scores[0].tolist() for a in found], "options": options}
 
 
 def score_all(table: Table2) -> dict[str, Any]:
     """The table: the learned masks rounded, and after settling; settling alone, from whole sentences, for
     comparison; and what exact search keeps."""
-    gru, optima = table.read("gru"), all_optima(table)
+    gru, optima = table.read("gru"), table.of_each("exact")
     batch = table.subject.encode(table.texts)
     site, zero = table.subject.sites[0], torch.zeros(1, device=batch.valid.device)
     judge = judge_of(table.subject, batch, site, zero)
     masks: dict[str, Tensor] = {}
     for method in LEARNED:
-        probability = _padded(table.read(method)["probability"], batch.valid)
+        probability = _padded(table.of_each(method), batch.valid)
         masks[method] = rounded(probability, batch.valid)
         masks[f"{method}_settled"] = settled(table.subject, batch, site, zero, probability, MARGIN)
     masks["settling_alone"] = pruned(judge, batch.valid, MARGIN)
@@ -195,21 +192,13 @@ def score_all(table: Table2) -> dict[str, Any]:
         "accuracy": gru["accuracy"],
         "embeddings": gru["embeddings"],
         "margin": MARGIN,
-        "options": {method: table.read(method)["options"] for method in LEARNED},
+        "options": {method: table.read(f"{method}/0")["options"] for method in LEARNED},
         "exact": {
             "l0": float(np.mean(np.array(sizes) / batch.valid.sum(1).cpu().numpy())),
             "sizes": np.bincount(sizes).tolist(),
             "optima": float(np.mean([len(sets) for sets in optima])),
         },
     }
-
-
-DO: Mapping[str, Callable[[Table2], dict[str, Any]]] = {
-    "gru": train,
-    **{f"exact{k}": search(k) for k in range(SLICES)},
-    **{method: learn(method) for method in LEARNED},
-    "table": score_all,
-}
 
 
 def _padded(rows: Sequence[Sequence[float]], valid: Tensor) -> Tensor:
