@@ -41,6 +41,8 @@ NAMES = {
     "free_baseline": "Without amortisation",
     "free": "Without amortisation, zero baseline",
 }
+LEFT, RIGHT, TOP, BOTTOM = 1.0, 0.6, 0.4, 0.6
+"""inches around a map: names of sites, labels that lean out, title, colour bar"""
 FIGURE6 = ("attention", "information_bottleneck", "guan", "integrated_gradients", "inputs", "states")
 FIGURE12 = ("states", "free_baseline", "free")
 
@@ -79,15 +81,15 @@ def maps(found: Mapping[str, Attribution], columns: int = 3) -> Any:
     """Heat maps side by side, lettered; each site's scores are shares of the site's largest."""
     from matplotlib.figure import Figure
 
-    lines = -(-len(found) // columns)
-    tokens = max(len(a.tokens) for a in found.values())
-    sites = max(len(a.sites) for a in found.values())
-    width, height = 1.0 + 0.26 * tokens, 1.6 + 0.2 * sites
-    figure = Figure(figsize=(columns * (width + 0.5), lines * (height + 0.5)))
-    grid = figure.add_gridspec(lines, columns, left=0.075, right=0.96, top=0.96, bottom=0.08, hspace=0.32,
-                               wspace=0.42)  # fmt: skip
+    across = LEFT + 0.26 * max(len(a.tokens) for a in found.values()) + RIGHT
+    down = TOP + 1.0 + 0.22 * max(len(a.sites) for a in found.values()) + BOTTOM
+    width, height = columns * across, -(-len(found) // columns) * down
+    figure = Figure(figsize=(width, height))
     for i, (name, attribution) in enumerate(found.items()):
-        ax = heatmap.plot(attribution, figure.add_subplot(grid[divmod(i, columns)]), per_site=True)
+        line, column = divmod(i, columns)
+        left, bottom = column * across + LEFT, height - (line + 1) * down + BOTTOM
+        size = (across - LEFT - RIGHT) / width, (down - TOP - BOTTOM) / height
+        ax = heatmap.plot(attribution, figure.add_axes((left / width, bottom / height, *size)), per_site=True)
         ax.set_title(f"({'abcdefgh'[i]}) {NAMES[name]}", loc="left", fontsize=10)
     return figure
 

@@ -160,7 +160,7 @@ def learn(table: Table2, texts: Sequence[str], method: str) -> dict[str, Any]:
             table.subject,
             texts,
             method,
-            batch_size=len(texts),
+            batch_size=max(1, len(texts)),
             seed=table.study.seed,
             margin=MARGIN,
             **options,
