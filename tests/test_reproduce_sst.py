@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -257,3 +258,28 @@ def test_every_part_on_a_real_model_in_three_minutes(model_folder, tmp_path, mon
     assert found["table2"]["diffmask"]["f1"] > 0.3
     assert (tmp_path / "figure6.png").exists()
     assert time.perf_counter() - start < 180
+
+
+def test_processes_that_share_a_folder_take_turns(folders, tmp_path):
+    """Two runs at once need the same lens: it is fitted once, and both pieces are in the results."""
+    said: list[str] = []
+    fits = []
+    fit = DiffMask.fit
+
+    def counted(*args, **options):
+        fits.append(args[2])
+        time.sleep(0.3)  # long enough for the other run to ask for it too
+        return fit(*args, **options)
+
+    def start(part):
+        sst.run(*folders, tmp_path, parts=[part], limit=6, steps=3, tell=said.append)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sst.DiffMask, "fit", counted)
+        patch.setattr(sst, "SEEDS", 2)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(start, ["faithfulness/inputs", "stability/inputs"]))
+    assert fits == ["inputs"] * 2  # seeds 0 and 1, each once
+    assert len(said) == 2
+    found = results(tmp_path)
+    assert found["stability"]["inputs"] and found["faithfulness"]["minilm-sst5"]["dev"]["inputs"]
