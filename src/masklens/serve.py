@@ -183,11 +183,16 @@ async def read_body(request: Any) -> Any:
     """The JSON of a request, if it is JSON and short."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise BadRequest(415, "send application/json")
+    from starlette.requests import ClientDisconnect
+
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LONGEST_BODY:
-            raise BadRequest(413, f"the body is longer than {LONGEST_BODY} bytes")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > LONGEST_BODY:
+                raise BadRequest(413, f"the body is longer than {LONGEST_BODY} bytes")
+    except ClientDisconnect as error:
+        raise BadRequest(400, "the body ended in the middle") from error
     try:
         return json.loads(bytes(body))
     except (ValueError, RecursionError) as error:

@@ -211,7 +211,7 @@ def class_id(target: Any, labels: Sequence[str] | Mapping[int, str]) -> int:
         folded = [name.casefold() for name in names]
         if folded.count(target.casefold()) == 1:
             return folded.index(target.casefold())
-    elif not isinstance(target, bool) and 0 <= int(target) < len(names):
+    elif not isinstance(target, bool) and target in range(len(names)):
         return int(target)
     shown = ", ".join(f"{i} {name!r}" for i, name in enumerate(names[:20]))
     raise TargetError(f"no class {target!r}; the model has {shown}" + (" ..." if len(names) > 20 else ""))

@@ -34,6 +34,8 @@ class Game:
     def scores(self, rows: Tensor, keep: Tensor) -> Tensor:
         """The target's score for the texts `rows` with `keep` (rows, tokens) bool: (rows,)."""
         request, found = self.request, []
+        if not len(rows):  # texts without a token that can be taken away
+            return self.state.new_zeros(0)
         size = even(len(rows), self.rows_at_once)
         for some, kept in zip(rows.split(size), keep.split(size), strict=True):
             edited = torch.where(kept[:, :, None], self.state[some], self.baseline[some])
