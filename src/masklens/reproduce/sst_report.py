@@ -22,6 +22,7 @@ PAPER_FAITHFULNESS = {
 }
 """F1 on dev (BERT base, five classes) and the share masked"""
 PAPER_DEVIATION = {"inputs": 0.05, "states": 0.03}
+FIGURES = (4, 5, 6, 12, 13)
 PAPER_CLS = {"diffmask": 0.99, "information_bottleneck": 0.71}
 """how often the last state of [CLS] has the largest attribution"""
 
@@ -31,8 +32,16 @@ def write(out: Path, command: str, suffix: str) -> None:
     results = gathered(read_pieces(out / "parts", suffix)) | {"command": command}
     write_json(out / "results.json", results)
     draw(out, results["analysis"])
+    lines = [*summary(results), *_pictures(out)]
     with whole(out / "results.md") as part:
-        part.write_text("\n".join(summary(results)) + "\n", encoding="utf-8")
+        part.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _pictures(out: Path) -> list[str]:
+    """The figures that are there, and the page."""
+    lines = [f"![Figure {n}](figure{n}.png)" for n in FIGURES if (out / f"figure{n}.png").exists()]
+    page = ["", "All examples, to look into: [examples.html](examples.html)"]
+    return lines + (page if (out / "examples.html").exists() else [])
 
 
 def draw(out: Path, found: Mapping[str, Found]) -> None:
@@ -122,11 +131,21 @@ def _table2(results: Mapping[str, Any]) -> list[str]:
         paper = PAPER_TABLE2.get(row, {})
         cells = [f"{found[n]:.3f}" + (f" ({paper[n]:.3f})" if paper else "") for n in names]
         rows.append([row, *cells])
-    return [
-        "## Table 2: masks against exact search (the paper's in brackets)",
-        "",
-        *table(["", *names], rows),
-    ]
+    title = "## Table 2: masks against exact search (the paper's in brackets)"
+    return [title, "", *table(["", *names], rows), _about_table2(results["gru"]), ""]
+
+
+def _about_table2(gru: Found) -> str:
+    scores, exact = gru["accuracy"], gru["exact"]
+    return (
+        f"A GRU on the word embeddings of {gru['embeddings']}, accuracy {scores['dev']:.3f} on dev and "
+        f"{scores['test']:.3f} on test; {gru['sentences']} dev sentences of up to 25 words. A set of words is "
+        f"enough if the output moves by at most {gru['margin']} nats with zeros in place of the others. Exact "
+        f"search keeps {exact['l0']:.3f} of the words and finds {exact['optima']:.1f} optima a sentence. A mask "
+        "is compared with the closest one, and keeps a word at least. `_settled`: single words are opened and "
+        "closed after learning until the margin holds and none can go; `settling_alone` does so from whole "
+        "sentences, without anything learned."
+    )
 
 
 def _model(model: str, splits: Mapping[str, Any]) -> list[str]:
@@ -143,7 +162,9 @@ def _model(model: str, splits: Mapping[str, Any]) -> list[str]:
     for split, overs in splits.items():
         for over, found in overs.items():
             lines += [f"### {model}, masks over {over}, {split}, every site", ""]
-            lines += table(["site", *heads[2:]], [_site(site) for site in found["sites"]])
+            lines += table(
+                ["site", *heads[2:], "KL, gates sampled"], [_site(site) for site in found["sites"]]
+            )
     return lines
 
 
@@ -166,7 +187,7 @@ def _site(site: Found) -> list[str]:
     agreement, divergence = (_with_interval(site, name) for name in ("agreement", "divergence"))
     return [
         str(site["site"]), *cells, f"{site['f1_batch']:.3f}", agreement, divergence,
-        "yes" if site["ok"] else "NO",
+        "yes" if site["ok"] else "NO", f"{site['divergence_sampled']:.3f}",
     ]  # fmt: skip
 
 
