@@ -139,12 +139,12 @@ def _about_table2(gru: Found) -> str:
     scores, exact = gru["accuracy"], gru["exact"]
     return (
         f"A GRU on the word embeddings of {gru['embeddings']}, accuracy {scores['dev']:.3f} on dev and "
-        f"{scores['test']:.3f} on test; {gru['sentences']} dev sentences of up to 25 words. A set of words is "
-        f"enough if the output moves by at most {gru['margin']} nats with zeros in place of the others. Exact "
-        f"search keeps {exact['l0']:.3f} of the words and finds {exact['optima']:.1f} optima a sentence. A mask "
-        "is compared with the closest one, and keeps a word at least. `_settled`: single words are opened and "
-        "closed after learning until the margin holds and none can go; `settling_alone` does so from whole "
-        "sentences, without anything learned."
+        f"{scores['test']:.3f} on test; {gru['sentences']} dev sentences of up to 25 words. A set of words "
+        f"is enough if the output moves by at most {gru['margin']} nats with zeros in place of the others. "
+        f"Exact search keeps {exact['l0']:.3f} of the words and finds {exact['optima']:.1f} optima a "
+        "sentence. A mask is compared with the closest one, and keeps a word at least. `_settled`: single "
+        "words are opened and closed after learning until the margin holds and none can go; "
+        "`settling_alone` does so from whole sentences, without anything learned."
     )
 
 
