@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tiny
-from masklens.errors import FileError, MethodError
+from masklens.errors import FileError, LensError, MethodError
 from masklens.methods.diffmask import DiffMask
 from masklens.reproduce import sst, sst_analysis, sst_figures, sst_table2, treebank
 from masklens.reproduce.labelled import Labelled
@@ -164,11 +164,14 @@ def test_pieces_are_done_once_and_lenses_are_reused(folders, tmp_path, monkeypat
 
 def test_another_folder_of_lenses(folders, tmp_path):
     run_small(folders, tmp_path / "a", parts=["lens/states/0"])
-    said = []
-    sst.run(*folders, tmp_path / "b", parts=["faithfulness/states"], lens=tmp_path / "a" / "lenses",
-            limit=6, steps=3, tell=said.append)  # fmt: skip
+    (fitted,) = (path for path in (tmp_path / "a" / "lenses").iterdir() if path.is_dir())
+    fitted.rename(tmp_path / "minilm-sst5-states-seed0")
+    options = {"lens": tmp_path, "limit": 6, "tell": lambda _: None}
+    sst.run(*folders, tmp_path / "b", parts=["faithfulness/states"], **options)
     assert not (tmp_path / "b" / "lenses").exists()
     assert "states" in results(tmp_path / "b")["faithfulness"]["minilm-sst5"]["test"]
+    with pytest.raises(LensError, match="inputs-seed0"):  # nothing is fitted into a folder of others
+        sst.run(*folders, tmp_path / "b", parts=["faithfulness/inputs"], **options)
 
 
 def test_what_is_not_there_is_an_error(folders, tmp_path):

@@ -61,7 +61,8 @@ def run(
             first of MODELS that is there for the rest.
         parts: do only these: a part such as "stability", or a piece such as "stability/states" or
             "lens/inputs/3" (the lens over inputs with the seed 3 above `seed`).
-        lens: a folder with lenses as they are kept in OUT/lenses; by default that one.
+        lens: a folder that has the lenses, as MODEL-OVER-seedK; by default they are fitted and kept in
+            OUT/lenses.
         limit: use at most so many texts of each set, and four times as many to fit lenses on, so many at
             a time.
         steps: of fitting a lens.
@@ -197,10 +198,12 @@ class Study:
 
     def lens(self, over: str, number: int = 0) -> DiffMask:
         """The lens with the seed `number` above the study's: loaded, or fitted and kept."""
-        name = f"{self.model}-{over}-seed{self.seed + number}{self.cut}"
-        folder = (self.lenses or self.out / "lenses") / name
+        name = f"{self.model}-{over}-seed{self.seed + number}"
+        if self.lenses is not None:
+            return DiffMask.from_pretrained(self.lenses / name, self.subject)
+        folder = self.out / "lenses" / f"{name}{self.cut}"
         if not (folder / "lens.json").exists():
-            with only_one(folder.parent / f".{name}.lock"):
+            with only_one(folder.parent / f".{folder.name}.lock"):
                 if not (folder / "lens.json").exists():  # another process may just have fitted it
                     self._fit(over, number, folder)
         return DiffMask.from_pretrained(folder, self.subject)
