@@ -29,7 +29,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 """the other methods of Figure 6 with the reference code's settings; Guan et al. as 1 / sigma, which is
 positive as the others are"""
-FREE: dict[str, Any] = {"steps": 500, "lr": 0.1}
+FREE: dict[str, Any] = {"steps": 300, "lr": 0.1}
 """masks of single texts (Figure 12 b and c)"""
 NAMES = {
     "attention": "Attention",
