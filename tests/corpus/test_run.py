@@ -1,5 +1,6 @@
 """Corpus runs on this machine: what they write, bad rows, going on after a stop."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -294,3 +295,40 @@ def test_a_run_killed_twenty_times_goes_on(job, tmp_path, killed):
     assert len(found) == 20 and len(set(found)) > 5  # it was killed at many different places
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
     assert no_row_twice(tmp_path / "killed")
+
+
+def on_two_devices(job, out):
+    """For a process of its own."""
+    run(job, out, device="cpu,cpu", report=lambda message: time.sleep(0.1))
+
+
+def children(pid):
+    """Processes that a process started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = stat.read_text().rsplit(")", 1)[1].split()[:2]
+            if int(parent) == pid and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are read from /proc")
+def test_no_process_outlives_a_killed_run(job, tmp_path):
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=on_two_devices, args=(job, str(tmp_path / "out")))
+    process.start()
+    while not Folder(str(tmp_path / "out")).names("data"):
+        time.sleep(0.05)
+    started = children(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert len(started) >= 2
+    end = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in started) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+    run(job, str(tmp_path / "out"))
+    run(job, str(tmp_path / "whole"))
+    assert content(tmp_path / "out") == content(tmp_path / "whole")

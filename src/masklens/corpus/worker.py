@@ -54,6 +54,8 @@ class Shard(NamedTuple):
     rejects: list[Reject]
 
 
+OUT_OF_MEMORY = "out of memory, even in a batch of its own"
+
 Result = dict[str, Any] | str
 """the columns of some texts, or the reason why there are none"""
 
@@ -75,6 +77,7 @@ class Worker:
         self.sites = chosen_sites(self.subject, self.method, job.sites, self.options.get("lens"))
         self.settings: dict[str, Any] = {"seed": job.seed, "baselines": None, **self.options}
         self.shown = shown_settings({**self.method.options, **self.settings})
+        self._plain_settings = json.dumps(self.shown, sort_keys=True, default=str)
         self.size = job.batch_size
         """texts in a batch: less than asked for once that did not fit into memory"""
         self._views: Views | None = None
@@ -167,16 +170,21 @@ class Worker:
         except RuntimeError as error:
             if not _out_of_memory(error):
                 raise
-            result = "out of memory, even in a batch of its own"
-            self.size = max(1, min(self.size, len(rows) // 2))
+            result = OUT_OF_MEMORY
+        if result is OUT_OF_MEMORY:  # here, where the error no longer holds what was computed
+            self._shrink(len(rows) // 2)
         if len(rows) == 1 or not isinstance(result, str):
             yield rows, result
             return
-        if "memory" in result and torch.cuda.is_available():
-            torch.cuda.empty_cache()
         half = len(rows) // 2
         yield from self._explain(batch, rows[:half])
         yield from self._explain(batch, rows[half:])
+
+    def _shrink(self, size: int) -> None:
+        """From now on batches of at most this size."""
+        self.size = max(1, min(self.size, size))
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
     def _columns(self, batch: Batch) -> dict[str, Any]:
         """The shard's columns for one batch, without those that come from the rows."""
@@ -195,7 +203,7 @@ class Worker:
 
     def _settings_of(self, request: Request, i: int) -> str:
         notes = request.notes.get(i, {}) | ({"truncated": True} if request.batch.truncated[i] else {})
-        return json.dumps(self.shown | notes, sort_keys=True, default=str)
+        return json.dumps(self.shown | notes, sort_keys=True, default=str) if notes else self._plain_settings
 
     def _proof(self, request: Request, scores: np.ndarray) -> Proof | None:
         """Remove what the deepest site's scores call unneeded, and run the model again (see `verify`)."""
