@@ -2,29 +2,35 @@
 
 // The text with each token or word in the colour of its score at one site.
 function reading(text, map, row) {
-  const view = viewOf(text, map, state.words),
-    line = el("div", { class: "reading" });
+  const view = viewOf(text, map, state.words);
+  const line = el("div", { class: "reading" });
   eachSegment(text, view, (units, name) => {
     const part = el("p", { dir: view.dir, "data-segment": name });
-    units.forEach(([unit, i], n) => {
-      const glued = unit.glued && n > 0,
-        kind = `${unit.special ? " special" : ""}${glued ? " glued" : ""}`;
-      if (n && !glued) part.append(" ");
-      part.append(
-        markUnit(
-          el(
-            "span",
-            { class: `unit ${colourOf(shareAt(view, row, i), view.signed)}${kind}` },
-            isolated(unit.piece),
-          ),
-          row,
-          i,
-        ),
-      );
-    });
+    for (const run of runsOf(units)) {
+      const short = run.reduce((length, [unit]) => length + unit.piece.length, 0) < LONGEST_RUN;
+      const spans = run.map(([unit, i], n) => colouredUnit(view, unit, row, i, n > 0));
+      part.append(el("span", { class: short ? "run" : null }, ...spans), " ");
+    }
     line.append(part);
   });
   return line;
+}
+
+// Tokens that go on where the one before them ends; a short run is not broken over two lines.
+const LONGEST_RUN = 24;
+function runsOf(units) {
+  const runs = [];
+  for (const one of units) {
+    if (runs.length && one[0].glued) runs[runs.length - 1].push(one);
+    else runs.push([one]);
+  }
+  return runs;
+}
+
+function colouredUnit(view, unit, row, i, glued) {
+  const colour = colourOf(shareAt(view, row, i), view.signed);
+  const kind = `unit ${colour}${unit.special ? " special" : ""}${glued ? " glued" : ""}`;
+  return markUnit(el("span", { class: kind }, isolated(unit.piece)), row, i);
 }
 
 // Call with the [unit, number] pairs of each segment, and the segment's name where there are two.

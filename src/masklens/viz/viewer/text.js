@@ -39,7 +39,7 @@ function heading(text, index) {
     el(
       "div",
       { class: "text-line" },
-      el("span", { class: "soft", text: `text ${index + 1} of ${data.texts.length}` }),
+      el("span", { class: "soft", text: `${index + 1} of ${data.texts.length}` }),
       ...facts,
       el(
         "span",

@@ -1,0 +1,114 @@
+"""Take the pictures in this folder again: the report and the page at three widths, light and dark.
+
+python docs/screenshots/make.py MODEL TEXTS.csv [--lens LENS ...] [--lm-head MODEL]
+
+Needs playwright and a chromium on the path. TEXTS.csv has the columns text and label.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+import masklens as ml
+from masklens.jobs import Queue
+from masklens.reporting import choose, explain_ways, ways
+from masklens.serve import application, bound, explainer
+from masklens.texts import read_texts
+
+HERE = Path(__file__).parent
+SIZES = ((1440, 900), (900, 900), (400, 800))
+KEPT = {
+    "report": {"1440-light", "1440-dark", "900-light", "400-dark"},
+    "set": {"1440-light"},
+    "page": {"1440-light", "900-dark", "400-light"},
+}
+"""the pictures that stay in the folder; all are taken"""
+TYPED = "a gorgeous , witty , seductive movie ."
+
+
+def write_report(subject: Any, source: Path, lenses: list[Any], lm_head: str | None, out: Path) -> None:
+    texts, labels = (read_texts(str(source), [column], 16) for column in ("text", "label"))
+    names = ["decoded_gradcam"] * (lm_head is not None) + ["integrated_gradients", "gradcam"]
+    sets = explain_ways(subject, texts, choose(names, names[0], lenses, lm_head))
+    deep = {name: [a for a in made if len(a.sites) == 1] for name, made in sets.items()}
+    table = ml.evaluate(
+        subject, {k: v for k, v in deep.items() if v}, metrics=["hiding", "revealing"], random_draws=2
+    )
+    ml.report(sets, out, "Film reviews", subject, lenses, labels=list(map(str, labels)), evaluation=table)
+
+
+def start_page(subject: Any, lenses: list[Any], lm_head: str | None) -> str:
+    """Serve the page in a thread that ends with this program."""
+    listening, choices = bound(0), ways(lenses, lm_head)
+    port = listening.getsockname()[1]
+    app = application(subject, Queue(explainer(subject, choices)), choices, port, "masklens")
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()
+    return f"http://127.0.0.1:{port}/"
+
+
+def prepare(tab: Any, name: str) -> None:
+    """Bring a freshly opened tab into the state to be shown."""
+    if name == "set":
+        tab.keyboard.press("s")
+    elif name == "report":
+        tab.keyboard.press("j")
+    elif not tab.locator(".sentence").count():
+        tab.fill(".composer textarea", TYPED)
+        tab.click("text=Explain")
+        tab.locator(".sentence").wait_for(timeout=120_000)
+    tab.mouse.move(0, 0)
+    tab.wait_for_timeout(400)
+
+
+def save(picture: bytes, path: Path) -> None:
+    """Store a picture with 256 colours: a fraction of its size."""
+    Image.open(io.BytesIO(picture)).convert("RGB").quantize(256).save(path, optimize=True)
+    print(path.name, path.stat().st_size)
+
+
+def take(addresses: dict[str, str], folder: Path) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for name, address in addresses.items():
+            for width, height in SIZES:
+                for scheme in ("light", "dark"):
+                    size = {"width": width, "height": height}
+                    tab = browser.new_page(viewport=size, color_scheme=scheme)
+                    tab.goto(address)
+                    prepare(tab, name)
+                    kept = f"{width}-{scheme}" in KEPT[name]
+                    save(tab.screenshot(), (HERE if kept else folder) / f"{name}-{width}-{scheme}.png")
+                    tab.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model")
+    parser.add_argument("texts", type=Path)
+    parser.add_argument("--lens", action="append", default=[])
+    parser.add_argument("--lm-head")
+    parser.add_argument("--folder", type=Path, default=Path("out/screenshots"), help="for all other pictures")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    subject = ml.Subject.from_pretrained(given.model)
+    lenses = [ml.DiffMask.from_pretrained(folder, subject) for folder in given.lens]
+    report = given.folder.resolve() / "report.html"
+    write_report(subject, given.texts, lenses, given.lm_head, report)
+    page = start_page(subject, lenses, given.lm_head)
+    take({"report": report.as_uri(), "set": report.as_uri(), "page": page}, given.folder)
+
+
+if __name__ == "__main__":
+    main()
