@@ -498,7 +498,7 @@ def load_subject(model: str | None, device: str | None) -> Subject:
     default: Any = getattr(masklens.Subject, "default", None)
     if default is None:
         raise ModelError("no model was given; name a folder or a hub id with --model")
-    return default()
+    return default() if device is None else default(device=device)
 
 
 def gather(
