@@ -195,6 +195,17 @@ def test_what_the_model_refuses_is_told_and_the_next_job_runs(served):
     assert served.wait(served.submit().json()["id"])["state"] == "done"
 
 
+def test_text_that_is_no_text_is_shown_or_refused_and_nothing_breaks(served, bert):
+    for body in ('{"text": "\\ud800 good", %s}', '{"text": "good", "target": "\\ud800", %s}'):
+        sent = (body % '"methods": ["gradient"]').encode()
+        answer = served.client.post("/jobs", content=sent, headers={"Content-Type": "application/json"})
+        if answer.status_code == 202:
+            assert served.wait(answer.json()["id"])["state"] in ("done", "failed")
+        assert answer.status_code in (202, 400)
+    for path in ("/", "/report.html", "/attributions.json"):
+        assert served.client.get(path).status_code == 200
+
+
 def test_jobs_run_in_order_and_say_how_many_are_before_them(gated):
     served, gate = gated
     names = [served.submit(text).json() for text in "abc"]

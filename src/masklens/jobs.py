@@ -12,6 +12,7 @@ from typing import Any
 
 from .attribution import Attribution, Text
 from .errors import MasklensError
+from .viz.labels import visible
 
 ENDED = ("done", "failed", "cancelled")
 
@@ -55,8 +56,9 @@ class Job:
     def status(self) -> dict[str, Any]:
         """What the page has to know."""
         now = self.methods[self.done] if self.state == "running" and self.done < len(self.methods) else None
-        shown = ("id", "state", "done", "passes", "problems", "result")
-        return {name: getattr(self, name) for name in shown} | {"total": len(self.methods), "now": now}
+        shown = {name: getattr(self, name) for name in ("id", "state", "done", "passes", "result")}
+        problems = [visible(problem) for problem in self.problems]
+        return shown | {"problems": problems, "total": len(self.methods), "now": now}
 
 
 class Queue:

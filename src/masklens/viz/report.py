@@ -12,6 +12,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -363,9 +364,7 @@ def report_html(data: Mapping[str, Any], live: Mapping[str, Any] | None = None) 
 def embedded(data: Any) -> str:
     """JSON that can stand inside a script element: nothing in it can end the element or a line."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+    return re.sub("[<>&\u2028\u2029\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _hash(text: str) -> str:
