@@ -69,7 +69,7 @@ def explainer(subject: Subject, choices: Mapping[str, Way], seed: int = 0) -> Ca
 
 def _sites(way: Way, job: Job) -> str | None:
     """All sites where the user wants them and the method looks at one alone by itself."""
-    return "all" if job.every_site and METHODS[way.method].sites == "inputs" and not way.options else None
+    return "all" if job.every_site and METHODS[way.method].sites == "inputs" and not way.lenses else None
 
 
 def application(subject: Subject, queue: Queue, choices: Mapping[str, Way], port: int, title: str) -> Any:
