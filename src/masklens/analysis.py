@@ -137,7 +137,7 @@ def by_label(
     if value not in VALUES:
         raise MethodError(f"value={value!r} is not known; give one of {', '.join(VALUES)}")
     _same_sites(attributions)
-    found = [_token_labels(a, one, special) for a, one in zip(attributions, labels, strict=True)]
+    found = [token_labels(a, one, special) for a, one in zip(attributions, labels, strict=True)]
     return _table(attributions, found, value, by)
 
 
@@ -148,13 +148,17 @@ def by_part_of_speech(
 
     `nlp` is a spaCy pipeline; by default its small English one, which must be installed.
     """
-    nlp = nlp or load_spacy()
+    spans = part_of_speech_spans(attributions, nlp or load_spacy())
+    return by_label(attributions, spans, value, special, "part of speech")
+
+
+def part_of_speech_spans(attributions: Sequence[Attribution], nlp: Any) -> list[list[Span]]:
+    """The words of each text with their universal tags."""
     texts = [_single(a) for a in attributions]
-    spans = [
+    return [
         [(word.idx, word.idx + len(word.text), word.pos_) for word in doc if not word.is_space]
         for doc in nlp.pipe(texts)
     ]
-    return by_label(attributions, spans, value, special, "part of speech")
 
 
 def by_layer(attributions: Sequence[Attribution], special: bool = True) -> GroupTable:
@@ -195,7 +199,7 @@ def aligned(attribution: Attribution, spans: Iterable[Span]) -> list[str | None]
     return found
 
 
-def _token_labels(attribution: Attribution, labels: Labels, special: bool) -> list[str | None]:
+def token_labels(attribution: Attribution, labels: Labels, special: bool) -> list[str | None]:
     """One label a token; a special token's is its own name, or None."""
     each: list[str | None]
     if labels and isinstance(labels[0], tuple):

@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from corpora import save_model, write_corpus
-from masklens.corpus import Job
+from masklens.corpus import Job, run
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +23,13 @@ def corpus(tmp_path_factory):
 @pytest.fixture
 def job(model, corpus):
     return Job(model, corpus, "grad_x_input", label_column="label", batch_size=8, shard_rows=16)
+
+
+@pytest.fixture(scope="session")
+def runs(model, corpus, tmp_path_factory):
+    """Two runs over the same rows: one with two sites, one that took fewer rows."""
+    folder = tmp_path_factory.mktemp("runs")
+    job = Job(model, corpus, "grad_x_input", label_column="label", sites=(0, 2), shard_rows=16, verify=False)
+    run(job, str(folder / "gradient"))
+    run(replace(job, method="random", sites=None, shard_rows=25, limit=50), str(folder / "noise"))
+    return {name: str(folder / name) for name in ("gradient", "noise")}

@@ -1,7 +1,6 @@
 """Evaluation over corpus runs: the same numbers as in memory, some texts at a time."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,25 +8,12 @@ from typer.testing import CliRunner
 
 import masklens as ml
 from masklens.cli import app
-from masklens.corpus import read_back, run
+from masklens.corpus import read_back
 from masklens.corpus.shards import Explained
 from masklens.errors import MethodError
 from masklens.evaluation import streaming
 from masklens.evaluation.streaming import Mean, common, evaluate_corpora
 from masklens.evaluation.table import cell
-
-
-@pytest.fixture(scope="module")
-def runs(model, corpus, tmp_path_factory):
-    """Two runs over the same rows: one with two sites, one that took fewer rows."""
-    from masklens.corpus import Job
-
-    folder = tmp_path_factory.mktemp("runs")
-    job = Job(model, corpus, "grad_x_input", label_column="label", sites=(0, 2), shard_rows=16, verify=False)
-    run(job, str(folder / "gradient"))
-    run(replace(job, method="random", sites=None, shard_rows=25, limit=50), str(folder / "noise"))
-    return {name: str(folder / name) for name in ("gradient", "noise")}
-
 
 METRICS = ["revealing", "hiding", "aopc_comprehensiveness", "loo_correlation"]
 

@@ -28,6 +28,11 @@ AT_ONCE = 256
 """texts in memory"""
 
 
+def sample_weights(seed: int, number: int, texts: int) -> np.ndarray:
+    """How often each text of the part with that number counts in each sample: (samples, texts)."""
+    return np.random.default_rng([seed, number]).poisson(1.0, (SAMPLES, texts)).astype(float)
+
+
 class Mean:
     """A mean over texts, with what is needed for its interval; texts without a value (nan) are left out."""
 
@@ -119,7 +124,7 @@ def evaluate_corpora(
     notes: list[str] = []
     texts, labelled = 0, False
     for number, part in enumerate(_parts(runs, limit)):
-        weights = np.random.default_rng([seed, number]).poisson(1.0, (SAMPLES, _size(part))).astype(float)
+        weights = sample_weights(seed, number, _size(part))
         for row, found in _measure(subject, part, names, random_draws, replace, seed):
             here = columns.setdefault(row, {n: Column(random_draws if row == "random" else 1) for n in names})
             for name in names:

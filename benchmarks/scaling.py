@@ -1,0 +1,76 @@
+"""How many chunks a second one Ray driver can hand out: what docs/corpus.md builds its forecast on.
+
+    python -m benchmarks.scaling
+
+Workers that rest instead of computing stand in for GPUs: `n` of them that take `t` seconds a chunk could do
+n / t chunks a second. A driver that needs `d` seconds a chunk of its own lets at most 1 / d through. The
+pipeline, its chunks and its blocks are those of a corpus run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from masklens.corpus.cluster import CHUNK, DONE, _packed, _small_blocks
+from masklens.corpus.rows import Row
+
+SECONDS, CHUNKS, ROWS = 0.2, 40, 2048
+"""rest a chunk; chunks a worker; texts a chunk"""
+TEXT = "a text of about twenty words , as long as most sentences of reviews are , and of no interest ."
+
+
+class Resting:
+    """A worker that takes its time, computes nothing, and says when it is done."""
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        time.sleep(SECONDS)
+        row = {"name": str(time.time()), "explained": ROWS, "rejected": 0, "error": None}
+        return pa.Table.from_pylist([row] * batch.num_rows, DONE)
+
+
+def read(batch: pa.Table) -> Any:
+    """Chunks of a corpus file."""
+    entry = {"number": 0, "file": "x"}
+    rows = [Row(i, TEXT) for i in range(ROWS)]
+    for k in range(batch.to_pylist()[0]["chunks"]):
+        yield pa.Table.from_pylist([_packed(entry, k, rows)], CHUNK)
+
+
+def rate(ray: Any, workers: int) -> float:
+    """Chunks a second once all workers are there."""
+    entries = [{"chunks": CHUNKS} for _ in range(workers)]
+    data = ray.data.from_items(entries, override_num_blocks=workers).map_batches(
+        read, batch_size=1, batch_format="pyarrow", num_cpus=0, compute=ray.data.TaskPoolStrategy(size=4)
+    )
+    done = data.map_batches(
+        Resting,
+        batch_size=1,
+        batch_format="pyarrow",
+        num_cpus=1,
+        compute=ray.data.ActorPoolStrategy(size=workers),
+    )
+    with _small_blocks(ray):
+        times = sorted(float(row["name"]) for row in done.iter_rows())
+    first = len(times) // 4  # workers start one after another
+    return (len(times) - 1 - first) / (times[-1] - times[first])
+
+
+def main(workers: Sequence[int] = (1, 2, 4, 8, 16)) -> str:
+    import ray
+
+    ray.init(num_cpus=max(workers), include_dashboard=False, log_to_driver=False)
+    try:
+        rates = {n: rate(ray, n) for n in workers}
+    finally:
+        ray.shutdown()
+    lines = ["| workers | chunks a second | of n / t |", "|---|---|---|"]
+    lines += [f"| {n} | {found:.1f} | {found * SECONDS / n:.2f} |" for n, found in rates.items()]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(main())
