@@ -341,6 +341,13 @@ def load_pretrained(
             f"no model could be loaded from {os.fspath(path)!r}: {_first_line(error)} Give a folder with "
             f"config.json, model.safetensors and a tokenizer, or a hub id that can be reached"
         ) from error
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ModelError(
+            f"{os.fspath(path)!r} comes with code of its own, which is not run; if you trust whoever wrote it, "
+            f"give trust_remote_code=True"
+        ) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -1,6 +1,8 @@
 """`masklens corpus` on the command line."""
 
 import json
+import shutil
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -37,8 +39,22 @@ def test_strict_and_mistakes_end_with_one_line(basic, tmp_path):
 
 
 def test_ray_says_what_to_install(basic, monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "ray", None)
     done = invoke(*basic, "--ray", "auto")
     assert done.exit_code == 2 and "pip install" in done.stderr
+
+
+def test_code_that_comes_with_a_model_is_not_run(basic, tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    model = tmp_path / "foreign"
+    shutil.copytree(basic[1], model)
+    config = json.loads((model / "config.json").read_text())
+    config |= {"model_type": "foreign", "auto_map": {"AutoConfig": "code.Config"}}
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "code.py").write_text(f"open({str(tmp_path / 'was-run')!r}, 'w')\n")
+    done = invoke("--model", model, *basic[2:])
+    assert done.exit_code == 2 and "masklens: " in done.stderr
+    assert not (tmp_path / "was-run").exists()
+    invoke("--model", model, *basic[2:-1], tmp_path / "other", "--trust-remote-code")
+    assert (tmp_path / "was-run").exists()  # so that the test can fail
