@@ -345,7 +345,7 @@ def load_pretrained(
         if "trust_remote_code" not in str(error):
             raise
         raise ModelError(
-            f"{os.fspath(path)!r} comes with code of its own, which is not run; if you trust whoever wrote it, "
+            f"{os.fspath(path)!r} comes with code of its own, which is not run; if you trust its author, "
             f"give trust_remote_code=True"
         ) from error
 
