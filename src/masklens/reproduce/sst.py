@@ -108,15 +108,19 @@ def pieces(first: bool) -> Iterator[str]:
         yield "figures"
 
 
+def lenses(first: bool) -> Iterator[str]:
+    """The lenses of a model; only the first model's stability is measured."""
+    return (f"lens/{over}/{k}" for over in OVERS for k in range(SEEDS if first else 1))
+
+
 def _todo(studies: Sequence[Study], parts: Sequence[str] | None) -> Iterator[tuple[Study, str]]:
     """The pieces asked for, in order; lenses that others need are fitted when these are done."""
-    lenses = [f"lens/{over}/{k}" for over in OVERS for k in range(SEEDS)]
-    known = [*pieces(True), *lenses]
+    known = [*lenses(True), *pieces(True)]
     for part in parts or ():
         if not any(_within(piece, part) for piece in known):
             raise MethodError(f"no part {part!r}; there are {', '.join([*PARTS, *known])}")
     for i, study in enumerate(studies):
-        every = [*(lenses if parts else ()), *pieces(first=i == 0)]
+        every = [*(lenses(i == 0) if parts else ()), *pieces(i == 0)]
         yield from ((study, p) for p in every if parts is None or any(_within(p, part) for part in parts))
 
 
