@@ -2,6 +2,7 @@
 
 import json
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -88,3 +89,13 @@ def test_movies_are_read(tmp_path):
     assert [found.text[s:e] for s, e in found.spans] == ["dull plot"]
     with pytest.raises(FileError, match="no val.jsonl"):
         read_movies(tmp_path / "m.tar.xz", "val")
+
+
+def test_the_real_movie_reviews_are_read():
+    archive = Path(__file__).parents[3] / "shared" / "data" / "movies_rationales" / "movies.tar.xz"
+    if not archive.exists():
+        pytest.skip("the ERASER movie reviews are not beside the repository")
+    found = read_movies(archive, "test")
+    assert len(found) == 199 and {one.label for one in found} == {"NEG", "POS"}
+    marked_parts = [one.text[a:b] for one in found for a, b in one.spans]
+    assert len(marked_parts) > 199 and all(part.strip() == part and part for part in marked_parts)
