@@ -76,7 +76,10 @@ def test_movies_are_read(tmp_path):
     row = {
         "annotation_id": "neg_1.txt",
         "classification": "NEG",
-        "evidences": [[{"start_token": 2, "end_token": 4, "text": "dull plot"}]],
+        "evidences": [
+            [{"start_token": 2, "end_token": 4, "text": "dull plot"}],
+            [{"start_token": 3, "end_token": 3, "text": ""}],
+        ],
     }
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "neg_1.txt").write_text("a  very\ndull plot .\n")

@@ -135,10 +135,10 @@ def _lines(tar: tarfile.TarFile, name: str) -> Iterator[str]:
 
 
 def _rationale(row: dict, document: str) -> Rationale:
-    """ERASER counts words; the text is the words with one space between them."""
+    """ERASER counts words; the text is the words with one space between them. Empty pieces are left out."""
     words = document.split()
     ends = np.cumsum([len(word) + 1 for word in words]) - 1
     starts = ends - [len(word) for word in words]
-    pieces = [piece for group in row["evidences"] for piece in group]
+    pieces = [p for group in row["evidences"] for p in group if p["start_token"] < p["end_token"]]
     spans = sorted((int(starts[p["start_token"]]), int(ends[p["end_token"] - 1])) for p in pieces)
     return Rationale(" ".join(words), row["classification"], tuple(spans))
