@@ -103,8 +103,8 @@ def seconds_to_solve(one_step, objective: LensObjective, limit: float) -> tuple[
             one_step()
         spent += time.perf_counter() - started
         steps += 50
-        divergence, kept, _ = objective.judge([1])[0]
-        if divergence <= MARGIN and kept <= SPARSE:
+        found = objective.judge([1])[0]
+        if found.divergence <= MARGIN and found.kept <= SPARSE:
             return spent, steps
     return None, steps
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,10 @@ from .subject import Run, Subject
 
 CHUNK = {"cpu": 64, "cuda": 512}
 """texts of one forward pass where no batch size is given"""
+
+
+CERTAINTY = 2.0
+"""standard errors by which a settled lens keeps its margin"""
 
 
 class FrozenTexts:
@@ -99,6 +104,16 @@ def edited_run(
     """The output after the states at one site are mixed with a baseline: keep (examples, tokens)."""
     everywhere = torch.where(batch.valid, keep, 1.0)
     return subject.run(batch, replace={edit: mix(everywhere, state, baseline)}).output
+
+
+class Judged(NamedTuple):
+    """How one row's hard masks do on a set of texts."""
+
+    divergence: float
+    error: float
+    """the standard error of the divergence"""
+    kept: float
+    agreement: float
 
 
 class LensObjective:
@@ -205,51 +220,60 @@ class LensObjective:
         """How hard masks do on the validation texts, or on others."""
         found = self.judge(range(self.groups), texts)
         return [
-            Diagnostic(row.site, d, k, a, m, d <= self.settings.margin)
-            for row, (d, k, a), m in zip(self.module.rows, found, multipliers, strict=True)
+            Diagnostic(row.site, j.divergence, j.kept, j.agreement, m, j.divergence <= self.settings.margin)
+            for row, j, m in zip(self.module.rows, found, multipliers, strict=True)
         ]
 
     @torch.no_grad()
     def worst(self) -> list[float]:
         """The divergence when everything is dropped, for each row."""
-        return [divergence for divergence, _, _ in self.judge(range(self.groups), nothing=True)]
+        return [j.divergence for j in self.judge(range(self.groups), nothing=True)]
 
     @torch.no_grad()
     def judge(
         self, groups: Sequence[int], texts: FrozenTexts | None = None, nothing: bool = False
-    ) -> list[tuple[float, float, float]]:
-        """Divergence, share kept and agreement of these rows' hard masks, or of masks that keep nothing."""
+    ) -> list[Judged]:
+        """How these rows' hard masks do on the validation texts or on others, or masks that keep nothing."""
         texts, probe = texts or self.validation, self.module
-        total = torch.zeros(len(groups), 3, dtype=torch.float64, device=self.subject.device)
+        total = torch.zeros(len(groups), 4, dtype=torch.float64, device=self.subject.device)
         for rows in texts.chunks():
             batch, (reference, states) = texts.draw(rows)
             keeps = (probe.log_keep(states).exp() > (1 if nothing else 0.5)).float()
             for i, group in enumerate(groups):
                 edit, keep = probe.rows[group].edit, keeps[group]
                 output = edited_run(self.subject, batch, edit, states[edit], keep, probe.baseline(group))
-                total[i, 0] += self.subject.task.divergence(reference, output).sum()
-                total[i, 1] += (keep * batch.valid).sum()
-                total[i, 2] += self.subject.task.agrees(reference, output, batch).sum()
-        parts = torch.tensor([len(texts), int(texts.lengths.sum()), len(texts)])
-        return [(d, k, a) for d, k, a in (total.cpu() / parts).tolist()]
+                divergence = self.subject.task.divergence(reference, output)
+                total[i, 0] += divergence.sum()
+                total[i, 1] += divergence.double().square().sum()
+                total[i, 2] += (keep * batch.valid).sum()
+                total[i, 3] += self.subject.task.agrees(reference, output, batch).sum()
+        count = len(texts)
+        means = total.cpu() / torch.tensor([count, count, int(texts.lengths.sum()), count])
+        means[:, 1] = ((means[:, 1] - means[:, 0].square()).clamp(min=0) / count).sqrt()
+        return [Judged(*row) for row in means.tolist()]
 
     @torch.no_grad()
     def settle(self) -> list[str]:
-        """Open each row's gates by a shift of their bias until it keeps `aim` on the validation texts.
+        """Open each row's gates by a shift of their bias until it keeps its margin on the validation texts
+        with CERTAINTY standard errors to spare, so that it is likely to keep it on others too.
 
         Rows are taken in order: where votes multiply, a row that stops voting falls back on the row
         before it, which is within its margin already. Returns what was done.
         """
         events = []
         for group, row in enumerate(self.module.rows):
-            before = self.judge([group])[0][0]
-            if before > self.settings.aim:
+            before = self.judge([group])[0]
+            if not self._within(before):
                 shift = self._smallest_shift(group)
-                after = self.judge([group])[0][0]
+                after = self.judge([group])[0]
                 events.append(
-                    f"site {row.site}: gates opened by {shift:.2f} (divergence {before:.3f} -> {after:.3f})"
+                    f"site {row.site}: gates opened by {shift:.2f} "
+                    f"(divergence {before.divergence:.3f} -> {after.divergence:.3f})"
                 )
         return events
+
+    def _within(self, judged: Judged) -> bool:
+        return judged.divergence + CERTAINTY * judged.error <= self.settings.margin
 
     def _smallest_shift(self, group: int) -> float:
         """By bisection; a shift of 30 opens any gate, and is taken if nothing less will do."""
@@ -258,7 +282,7 @@ class LensObjective:
         for _ in range(8):
             middle = (low + high) / 2
             bias.copy_(start + middle)
-            within = self.judge([group])[0][0] <= self.settings.aim
+            within = self._within(self.judge([group])[0])
             low, high = (low, middle) if within else (middle, high)
         bias.copy_(start + high)
         return high
