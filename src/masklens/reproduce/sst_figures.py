@@ -19,7 +19,7 @@ from ..viz import bars, heatmap
 from .sst_analysis import SCHULZ, statistics
 
 EXAMPLE = "A fast , funny , highly enjoyable movie ."
-SECOND = "Too much of it feels unfocused and underdeveloped ."
+SECOND = "It 's slow -- very , very slow ."
 """of the dev set; the paper's own second example is not in its text"""
 METHODS: dict[str, dict[str, Any]] = {
     "attention": {},
