@@ -96,7 +96,8 @@ def test_unknown_options_and_choices_have_exit_code_2():
 def fake_explanations(monkeypatch):
     """Put a stand-in for the model and the computation behind the command."""
     import masklens
-    from masklens import explaining, subject
+    from masklens import evaluation, explaining, subject
+    from masklens.evaluation.verifying import Verification
 
     def explain(_subject, texts, method, **options):
         print("a library that talks on standard output")
@@ -104,6 +105,11 @@ def fake_explanations(monkeypatch):
 
     monkeypatch.setattr(subject.Subject, "from_pretrained", lambda path, device=None: object())
     monkeypatch.setattr(explaining, "explain", explain)
+    monkeypatch.setattr(
+        evaluation,
+        "verify",
+        lambda _subject, found, replace: [Verification(0.25, True, 0.5, (1,)) for _ in found],
+    )
     assert masklens.explain is explain
 
 
@@ -140,15 +146,19 @@ def test_heat_map_and_file(monkeypatch, tmp_path):
     done = call("explain", "--model", "m", *arguments)
     assert done.exit_code == 0, done.stderr
     assert "prediction" in done.stdout
+    assert "without good (50% of the tokens) the prediction stays" in done.stdout
     assert "x.parquet" in done.stderr
     assert [a.text for a in masklens.load(out)] == ["one"]
 
 
-def test_printed_json_is_the_json_that_is_saved(monkeypatch, tmp_path):
+def test_printed_json_is_the_json_that_is_saved_and_its_verification(monkeypatch, tmp_path):
     fake_explanations(monkeypatch)
     out = tmp_path / "x.json"
     done = call("explain", "--model", "m", "one", "two", "--method", first_method(), "--out", out, "--json")
-    assert json.loads(done.stdout) == json.loads(out.read_text(encoding="utf-8"))
+    printed = json.loads(done.stdout)
+    proof = {"divergence": 0.25, "prediction_kept": True, "share_removed": 0.5, "removed": [1]}
+    assert [row.pop("verification") for row in printed] == [proof] * 2
+    assert printed == json.loads(out.read_text(encoding="utf-8"))
 
 
 def test_out_writes_a_report(monkeypatch, tmp_path):

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,12 +19,13 @@ from typer.core import TyperGroup
 
 import masklens
 
-from .errors import MasklensError, MethodError, ModelError, TextError
+from .errors import MasklensError, MethodError, TextError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from .attribution import Attribution, Text
+    from .evaluation.verifying import Verification
     from .methods.diffmask import DiffMask
     from .subject import Subject
 
@@ -119,9 +121,28 @@ def methods(as_json: JsonOption = False) -> None:
 
 
 @app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="The folder for the report.")] = Path("out/demo"),
+    device: DeviceOption = None,
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Explain a few reviews with the packaged model and write a report to open."""
+    with redirect_stdout(sys.stderr):
+        from .demo import run
+
+        made, shown, summary = run(out, device, seed)
+    if as_json:
+        print_json({"report": str(made), "summary": summary})
+        return
+    draw([shown])
+    typer.echo(f"{summary}\n\nOpen {made} in a browser.")
+
+
+@app.command()
 def explain(
-    model: ModelOption,
     texts: Annotated[list[str] | None, typer.Argument(help="The texts to explain.")] = None,
+    model: MaybeModelOption = None,
     input: InputOption = None,
     column: ColumnOption = None,
     method: MethodOption = None,
@@ -134,6 +155,9 @@ def explain(
     out: Annotated[
         Path | None, typer.Option("--out", help="Write a json, parquet, png, svg or html file.")
     ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Remove what is called unneeded and run again.")
+    ] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Show which tokens a prediction rests on, at every site of the model."""
@@ -145,9 +169,11 @@ def explain(
         if out:
             check_ending(out)
         wanted = gather(texts or [], input, column, limit)
-        names = [find(name).name for name in method or ["diffmask" if lens else DEFAULT_METHOD]]
-        subject = masklens.Subject.from_pretrained(model, device=device)
+        names = [find(name).name for name in method or ["diffmask" if lens or not model else DEFAULT_METHOD]]
+        subject = load_subject(model, device)
         options = method_options(names, subject, lens, lm_head)
+        if not model and not lens and "diffmask" in names:
+            options["diffmask"]["lens"] = packaged_lenses(subject)[0]
         common: dict[str, Any] = {
             "target": read_target(target),
             "seed": seed,
@@ -160,10 +186,16 @@ def explain(
         if out:
             write(attributions, out)
             tell(f"wrote {out}")
+        proofs = proofs_of(subject, attributions, options) if verify else None
     if as_json:
-        print_json([record(attribution) for attribution in attributions])
+        rows = [record(attribution) for attribution in attributions]
+        print_json(
+            [row | {"verification": asdict(p)} for row, p in zip(rows, proofs, strict=True)]
+            if proofs
+            else rows
+        )
     else:
-        draw(attributions)
+        draw(attributions, proofs)
 
 
 @app.command()
@@ -377,7 +409,7 @@ def report(
         if made is not None and not model:
             check_unused({"--lens": lens, "--games": games}, "the model: add --model")
         subject = load_subject(model, device) if model or made is None else None
-        lenses = [masklens.DiffMask.from_pretrained(one, subject) for one in lens or []] if subject else []
+        lenses = load_lenses(model, subject, lens) if subject else []
         labels = gather([], input, [label_column], limit) if input and label_column else None
         if made is not None:
             sets = reporting.named(reporting.first_texts(made, limit))
@@ -414,7 +446,7 @@ def serve(
         from .serve import serve as serve_page
 
         subject = load_subject(model, device)
-        lenses = [masklens.DiffMask.from_pretrained(one, subject) for one in lens or []]
+        lenses = load_lenses(model, subject, lens)
 
         def ready(address: str) -> None:
             tell(f"the page is at {address} (Ctrl-C ends it)")
@@ -422,7 +454,7 @@ def serve(
                 typer.launch(address)
 
         title = f"masklens · {Path(model).name}" if model else "masklens"
-        serve_page(subject, lenses, lm_head, port, seed, title, ready)
+        serve_page(subject, lenses, head_of(model, lm_head), port, seed, title, ready)
 
 
 @app.command()
@@ -493,12 +525,41 @@ def check_unused(given: Mapping[str, Any], needs: str = "texts, not attributions
 
 def load_subject(model: str | None, device: str | None) -> Subject:
     """The model that was named, or the packaged one."""
-    if model is not None:
-        return masklens.Subject.from_pretrained(model, device=device)
-    default: Any = getattr(masklens.Subject, "default", None)
-    if default is None:
-        raise ModelError("no model was given; name a folder or a hub id with --model")
-    return default() if device is None else default(device=device)
+    if model is None:
+        return masklens.Subject.default(device)
+    return masklens.Subject.from_pretrained(model, device=device)
+
+
+def packaged_lenses(subject: Subject) -> list[DiffMask]:
+    """The packaged model's lenses, that over inputs first."""
+    from . import packaged
+
+    return [packaged.lens(subject, over) for over in packaged.OVER]
+
+
+def load_lenses(model: str | None, subject: Subject, given: Sequence[Path] | None) -> list[DiffMask]:
+    """The lenses that were named; without a model, those of the packaged one."""
+    if given or model is not None:
+        return [masklens.DiffMask.from_pretrained(one, subject) for one in given or []]
+    return packaged_lenses(subject)
+
+
+def head_of(model: str | None, given: str | None) -> str | None:
+    """The LM head that was named; without a model, that of the packaged one."""
+    if given is not None or model is not None:
+        return given
+    from . import packaged
+
+    return str(packaged.HOME)
+
+
+def proofs_of(
+    subject: Subject, attributions: Sequence[Attribution], options: Mapping[str, dict[str, Any]]
+) -> list[Verification]:
+    """Each attribution's verification at its deepest site; a lens brings its own baseline."""
+    return [
+        masklens.verify(subject, [a], replace=options[a.method].get("lens", "mask"))[0] for a in attributions
+    ]
 
 
 def gather(
@@ -547,15 +608,18 @@ def diagnostics(lens: DiffMask) -> list[dict[str, Any]]:
     return [row._asdict() for row in lens.diagnostics]
 
 
-def draw(attributions: Iterable[Attribution]) -> None:
-    """Print every attribution as a heat map."""
+def draw(attributions: Sequence[Attribution], proofs: Sequence[Verification] | None = None) -> None:
+    """Print every attribution as a heat map, with its verification."""
     from rich.console import Console
 
-    from .viz.terminal import heat_map
+    from .viz.terminal import heat_map, proof_line
 
     console = Console()
-    for attribution in attributions:
-        console.print(heat_map(attribution), "")
+    for i, attribution in enumerate(attributions):
+        console.print(heat_map(attribution))
+        if proofs:
+            console.print(proof_line(attribution, proofs[i]))
+        console.print()
 
 
 def show(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:

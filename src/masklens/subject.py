@@ -108,6 +108,13 @@ class Subject:
         return cls(_moved(model, device), tokenizer, task, max_length, truncate)
 
     @classmethod
+    def default(cls, device: str | torch.device | None = None) -> Subject:
+        """The small sentiment model that ships inside the package: nothing is downloaded."""
+        from .packaged import load_default
+
+        return load_default(device)
+
+    @classmethod
     def from_module(
         cls,
         module: nn.Module,

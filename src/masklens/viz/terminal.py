@@ -18,6 +18,7 @@ from .labels import printable
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
+    from ..evaluation.verifying import Verification
 
 LABEL_WIDTH = 6
 GAP = 1
@@ -56,6 +57,18 @@ class HeatMap:
         yield Text(
             f"1.00 = {scale:.3g}; site 0 is the word embeddings, site k+1 the output of block k", "dim"
         )
+
+
+def proof_line(attribution: Attribution, proof: Verification) -> Text:
+    """What was removed, and what that did to the output."""
+    gone = " ".join(printable(attribution.tokens[i]) for i in proof.removed) or "nothing"
+    verdict = "stays" if proof.prediction_kept else "changes"
+    return Text.assemble(
+        ("verified at site ", "dim"), str(attribution.sites[-1]), (": without ", "dim"), gone,
+        (f" ({proof.share_removed:.0%} of the tokens) the prediction ", "dim"),
+        (verdict, "bold green" if proof.prediction_kept else "bold red"),
+        (f", the output moves by {proof.divergence:.3f} nats", "dim"),
+    )  # fmt: skip
 
 
 def block(
