@@ -58,8 +58,7 @@ def rate(ray: Any, workers: int, seconds: float) -> float:
         num_cpus=1,
         compute=ray.data.ActorPoolStrategy(size=workers),
     )
-    with _small_blocks(ray):
-        times = sorted(float(row["name"]) for row in done.iter_rows())
+    times = sorted(float(row["name"]) for row in done.iter_rows())
     first = len(times) // 4  # workers start one after another
     return (len(times) - 1 - first) / (times[-1] - times[first])
 
@@ -69,7 +68,8 @@ def main(cases: Sequence[tuple[int, float]] = ((2, 0.2), (4, 0.2), (8, 0.2), (4,
 
     ray.init(num_cpus=max(n for n, _ in cases), include_dashboard=False, log_to_driver=False)
     try:
-        rates = [(n, seconds, rate(ray, n, seconds)) for n, seconds in cases]
+        with _small_blocks(ray):
+            rates = [(n, seconds, rate(ray, n, seconds)) for n, seconds in cases]
     finally:
         ray.shutdown()
     lines = ["| workers | seconds of rest a chunk | chunks a second | at most |", "|---|---|---|---|"]
