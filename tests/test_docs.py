@@ -1,0 +1,210 @@
+"""What the documentation shows is true: its code runs, its links lead somewhere, its reference is current.
+
+The blocks of one page share a namespace and a folder with a few small files. Placeholders become the packaged
+model, and lenses are fitted in a few steps: that a block runs is what is tested here, not how good a lens is.
+A block that cannot be run says why, in a comment right before it: <!-- not run: reason -->.
+"""
+
+import contextlib
+import csv
+import importlib.util
+import io
+import json
+import re
+import shlex
+import shutil
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+import pytest
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from masklens import packaged
+from masklens.cli import app
+from masklens.demo import read_reviews
+from masklens.methods.diffmask import DiffMask
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(
+    r"(?:<!-- not run: (?P<why>[^>]+) -->\n+)?^```(?P<language>\w*)\n(?P<code>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
+RUN, SHOWN = ("python", "sh"), ("text",)
+PLACEHOLDERS = {"PATH_OR_HUB_ID": "model", "PRETRAINED_LM": "model", "LENS_FOLDER": "model/lens-inputs"}
+NEEDS_LENS = re.compile(r"LENS_FOLDER|packaged|masklens (?:demo|serve|report|explain)(?!.*--model)")
+LIBRARIES = {"part_of_speech": "spacy"}
+"""what blocks need that speak of a thing, and that may not be installed"""
+SLOW = {"corpus.md", "evaluation.md", "quickstart.md"}
+
+
+class Block(NamedTuple):
+    line: int
+    language: str
+    code: str
+    why_not: str | None
+
+
+def blocks_of(page):
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(text.count("\n", 0, found.start("code")), found["language"], found["code"], found["why"])
+        for found in FENCE.finditer(text)
+    ]
+
+
+def to_run(page):
+    return [b for b in blocks_of(page) if b.language in RUN and not b.why_not]
+
+
+def missing(block):
+    """The optional library that a block needs and that is not there."""
+    wanted = [library for word, library in LIBRARIES.items() if word in block.code]
+    return next((library for library in wanted if importlib.util.find_spec(library) is None), None)
+
+
+def filled_in(code):
+    for name, value in PLACEHOLDERS.items():
+        code = code.replace(name, value)
+    return code
+
+
+def run_python(block, page, namespace):
+    padded = "\n" * block.line + filled_in(block.code)  # so that a traceback names the line of the page
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(padded, str(page), "exec"), namespace)
+
+
+def run_shell(block, page):
+    for command in filled_in(block.code).replace("\\\n", " ").splitlines():
+        words = shlex.split(command, comments=True)
+        if not words:
+            continue
+        assert words[0] == "masklens", f"{page.name}:{block.line}: {words[0]} cannot be run here; say why"
+        done = CliRunner().invoke(app, words[1:])
+        assert done.exit_code == 0, f"{page.name}: {command}\n{done.output}\n{done.exception!r}"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The packaged model in full precision: in half, as it is kept, a CPU takes many times as long."""
+    folder = tmp_path_factory.mktemp("packaged") / "model"
+    shutil.copytree(packaged.HOME, folder)
+    weights = {name: tensor.float() for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"dtype": "float32"}), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, model):
+    """A folder with the files that the pages speak of; the current one."""
+    monkeypatch.chdir(tmp_path)
+    Path("model").symlink_to(model)
+    texts, labels = read_reviews()
+    rows = [{"text": t, "label": label} for t, label in zip(texts[:6], labels[:6], strict=True)]
+    with Path("reviews.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, ["text", "label"])
+        writer.writeheader()
+        writer.writerows(rows)
+    Path("texts").mkdir()
+    lines = [json.dumps(row) for row in rows]
+    for number in (1, 2):
+        Path(f"texts/{number}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def quick_fit(monkeypatch):
+    """DiffMask.fit with so few steps that it takes a second."""
+    fit = DiffMask.fit.__func__
+
+    def quick(cls, subject, texts, *args, **options):
+        few = {"steps": 5, "hidden": 4, "batch_size": 4, "evaluate_every": 5, "held_out": 0.5}
+        return fit(cls, subject, texts, *args, **{**options, **few})
+
+    monkeypatch.setattr(DiffMask, "fit", classmethod(quick))
+
+
+def slow_marked(page):
+    return pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in SLOW else [])
+
+
+@pytest.mark.parametrize("page", [slow_marked(page) for page in PAGES if to_run(page)])
+def test_the_code_of_a_page_runs(page, folder, quick_fit):
+    blocks, namespace = to_run(page), {"__name__": "docs"}
+    if any(NEEDS_LENS.search(b.code) for b in blocks) and not (packaged.HOME / "lens-inputs").exists():
+        pytest.skip("the packaged lenses are not there; recipes/default_model.py makes them")
+    matplotlib.use("Agg")
+    left_out = {library for block in blocks if (library := missing(block))}
+    for block in blocks:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if missing(block):
+                continue
+            if block.language == "python":
+                run_python(block, page, namespace)
+            else:
+                run_shell(block, page)
+    if left_out:
+        pytest.skip(f"ran all blocks but those that need {', '.join(left_out)}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_says_what_it_is(page):
+    for block in blocks_of(page):
+        assert block.language in (*RUN, *SHOWN), f"{page.name}:{block.line}: name the language"
+    assert page.read_text(encoding="utf-8").count("\n```") == 2 * len(blocks_of(page))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_page_can_be_reached():
+    linked = {m for page in PAGES for m in re.findall(r"\(([\w/.]+\.md)\)", page.read_text(encoding="utf-8"))}
+    reached = {Path(target).name for target in linked} | {"README.md"}
+    assert {page.name for page in PAGES} <= reached
+
+
+def test_the_reference_is_up_to_date():
+    path = ROOT / "docs" / "make_api.py"
+    spec = importlib.util.spec_from_file_location("make_api", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.PAGE.read_text(encoding="utf-8") == module.page(), "run: python docs/make_api.py"
+
+
+def test_the_figures_for_choosing_are_those_of_the_results():
+    results = json.loads((ROOT / "results" / "saliency" / "results.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)`[^|]*\|((?: \d\.\d{3} \|){4})", page, re.MULTILINE)
+    names = {"decoded_gradcam": None, "gradcam": "gradcam@1"}
+    assert len(rows) == 14
+    for name, figures in rows:
+        expected = []
+        for data in ("sst2", "agnews"):
+            row = results[data]["mpnet"][names.get(name, name) or results["chosen"][data]["row"]]
+            expected += [f"{row['revealing']:.3f}", f"{row['hiding']:.3f}"]
+        assert figures.replace("|", "").split() == expected, name
+
+
+def test_a_block_that_fails_fails_the_test(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\n1 / 0\n```\n<!-- not run: x -->\n```sh\nmake\n```\n", encoding="utf-8")
+    first, second = blocks_of(page)
+    assert (second.language, second.why_not) == ("sh", "x") and to_run(page) == [first]
+    with pytest.raises(ZeroDivisionError):
+        run_python(first, page, {})
+    with pytest.raises(AssertionError, match="say why"):
+        run_shell(second, page)
+    with pytest.raises(AssertionError, match="no method 'none'"):
+        run_shell(first._replace(code="masklens explain --model x --method none text"), page)
