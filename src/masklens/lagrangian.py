@@ -10,11 +10,15 @@ The multipliers decide success, so they are designed rather than left to an opti
 
 - **Warming.** What replaces a dropped state is learned first, under random masks: gates that close on a bad
   baseline only open again.
-- **Closing.** The penalty is the plain expected L0. Multipliers may fall to 0, so that gates that are all
-  open begin to close; they rise by gradient ascent, on the violation clipped to a few margins, so that a
-  transient cannot wind them up.
-- **Sharpening.** The penalty becomes P(kept)^0.5, whose gradient does not die on gates that are nearly
-  shut, and the multipliers get a floor: from now on it never pays to shut a gate the output needs.
+- **From above.** Multipliers begin high, come down while there is room under the margin, and never fall below
+  a floor, at which it still does not pay to drop everything: gates close one after the other. Gates that shut
+  all at once rarely open again, however high the multiplier then climbs, since a gate that is never sampled
+  open has no gradient. Multipliers move by gradient ascent on the violation, clipped to a few margins, so
+  that a transient cannot wind them up.
+- **From below**, for small problems whose masks have to be exact (a small first `multiplier`, `sharpen_from`
+  well after `warm_until`): until sharpening begins multipliers may fall to 0, so that gates which are all open
+  begin to close. Then the penalty becomes P(kept)^`power`, whose gradient does not die on gates that are
+  nearly shut, and the multipliers get their floor.
 - **Recovery.** A group that was good and is now far over its margin, or that stays near the divergence of
   dropping everything, has collapsed: it is put back to its last good weights with a larger multiplier, and
   the event is reported.
@@ -57,7 +61,7 @@ class Settings:
     warmup: int = 100
     clip: float = 1.0
     """largest gradient norm"""
-    multiplier: float = 1.0
+    multiplier: float = 5.0
     """first value"""
     multiplier_lr: float = 0.1
     multiplier_max: float = 200.0
@@ -70,11 +74,11 @@ class Settings:
     """the share of the margin that training leaves free, so that texts it never saw keep it too"""
     warm_until: float = 0.1
     """the share of the steps for which baselines alone are learned, under random masks"""
-    sharpen_from: float = 0.5
+    sharpen_from: float = 0.1
     """the share of the steps after which sharpening begins"""
     harden_from: float = 1.0
     """the share of the steps after which gates are hard, as they are judged, with the gradient of P(kept)"""
-    power: float = 0.5
+    power: float = 1.0
     """exponent of P(kept) while sharpening; 1 is the plain expected L0"""
     penalty: str = "plain"
     """"plain" as above, or "log": the mean log P(kept) throughout, as in the published code"""

@@ -56,6 +56,9 @@ LENS: dict[str, Any] = {
     "baseline_lr": 1e-2,
     "centered": False,
     "floor": 5.0,
+    "multiplier": 1.0,
+    "sharpen_from": 0.5,
+    "power": 0.5,
     "hidden": 32,
 }
 """how the lenses are fitted; all else as in lagrangian.Settings"""
