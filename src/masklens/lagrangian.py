@@ -16,7 +16,7 @@ The multipliers decide success, so they are designed rather than left to an opti
   open has no gradient. Multipliers move by gradient ascent on the violation, clipped to a few margins, so
   that a transient cannot wind them up.
 - **From below**, for small problems whose masks have to be exact (a small first `multiplier`, `sharpen_from`
-  well after `warm_until`): until sharpening begins multipliers may fall to 0, so that gates which are all open
+  well after `warm_until`): until sharpening begins multipliers may fall to 0, so that gates that are all open
   begin to close. Then the penalty becomes P(kept)^`power`, whose gradient does not die on gates that are
   nearly shut, and the multipliers get their floor.
 - **Recovery.** A group that was good and is now far over its margin, or that stays near the divergence of
