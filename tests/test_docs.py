@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 from masklens import packaged
 from masklens.cli import app
 from masklens.demo import read_reviews
+from masklens.lagrangian import Settings
 from masklens.methods.diffmask import DiffMask
 
 ROOT = Path(__file__).parents[1]
@@ -195,6 +196,14 @@ def test_the_figures_for_choosing_are_those_of_the_results():
             row = results[data]["mpnet"][names.get(name, name) or results["chosen"][data]["row"]]
             expected += [f"{row['revealing']:.3f}", f"{row['hiding']:.3f}"]
         assert figures.replace("|", "").split() == expected, name
+
+
+def test_the_settings_that_are_told_are_the_settings():
+    page = (ROOT / "docs" / "how_it_works.md").read_text(encoding="utf-8")
+    told = re.findall(r"`(\w+)=([^`]+)`", page[page.index("### Our settings") : page.index("`Settings` in")])
+    assert len(told) > 10
+    for name, value in told:
+        assert repr(getattr(Settings(), name)) == value, name
 
 
 def test_a_block_that_fails_fails_the_test(tmp_path):

@@ -19,7 +19,7 @@ from importlib import import_module
 from statistics import median
 from typing import Any
 
-ROUNDS = 5
+ROUNDS = 3
 
 Explain = Callable[[list[str]], object]
 
