@@ -121,11 +121,11 @@ def folder(tmp_path, monkeypatch, model):
 
 @pytest.fixture
 def quick_fit(monkeypatch):
-    """DiffMask.fit with so few steps that it takes a second."""
+    """DiffMask.fit with so few steps and sites that it takes a second."""
     fit = DiffMask.fit.__func__
 
     def quick(cls, subject, texts, *args, **options):
-        few = {"steps": 5, "hidden": 4, "batch_size": 4, "evaluate_every": 5, "held_out": 0.5}
+        few = {"steps": 3, "hidden": 4, "batch_size": 4, "held_out": 0.5, "sites": (0, subject.sites[-1])}
         return fit(cls, subject, texts, *args, **{**options, **few})
 
     monkeypatch.setattr(DiffMask, "fit", classmethod(quick))
