@@ -113,7 +113,13 @@ def thermostat_integrated(request: Request) -> Tensor:
     return integrated_gradients(_against(request, "pad"), n_steps=25)
 
 
-@register("thermostat_lime", summary="Thermostat's LIME: 25 samples, pad tokens", cost="25", paper=THERMOSTAT)
+@register(
+    "thermostat_lime",
+    summary="Thermostat's LIME: 25 samples, pad tokens",
+    cost="25",
+    paper=THERMOSTAT,
+    needs="forward passes",
+)
 def thermostat_lime(request: Request) -> Tensor:
     """lime with 25 samples, 30% of tokens replaced by the pad token, ridge regression."""
     return lime(_against(request, "pad"), n_samples=25, drop=0.3, penalty=1.0)
@@ -124,6 +130,7 @@ def thermostat_lime(request: Request) -> Tensor:
     summary="Thermostat's occlusion: windows of 3 tokens",
     cost="one a token",
     paper=THERMOSTAT,
+    needs="forward passes",
     exempt={"planted": "a token shares the fall of its window with its neighbours"},
 )
 def thermostat_occlusion(request: Request) -> Tensor:
@@ -136,6 +143,7 @@ def thermostat_occlusion(request: Request) -> Tensor:
     summary="Thermostat's Shapley sampling: 25 orders, pad tokens",
     cost="25 a token",
     paper=THERMOSTAT,
+    needs="forward passes",
 )
 def thermostat_shapley(request: Request) -> Tensor:
     """shapley with 25 orders against the pad token."""
@@ -159,6 +167,7 @@ def thermostat_gradient_shap(request: Request) -> Tensor:
     summary="Thermostat's DeepLiftShap: zeros and pad tokens as baselines",
     cost="8",
     paper=THERMOSTAT,
+    needs="gradients; captum",
     sites="embeddings",
 )
 def thermostat_deeplift_shap(request: Request) -> Tensor:
