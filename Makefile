@@ -6,9 +6,7 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test test-all lint bench
 
 demo: $(STAMP)
-	$(BIN)/masklens reproduce toy --seed 0 --out out/toy
-	@echo "The numbers are in out/toy/results.md, the pictures in:"
-	@ls out/toy/*.png
+	$(BIN)/masklens demo --out out/demo
 
 # One thread a worker: two workers with a thread a core each would fight over the cores.
 test: $(STAMP)

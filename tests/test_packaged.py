@@ -1,0 +1,78 @@
+"""The model that ships inside the package: small, right, and with lenses that keep their margins."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import masklens as ml
+from masklens import demo, packaged
+from masklens.reproduce.treebank import read_split
+
+
+@pytest.fixture(scope="module")
+def subject():
+    return ml.Subject.default()
+
+
+def test_it_is_small_and_in_half_precision():
+    from safetensors import safe_open
+
+    files = [path for path in packaged.HOME.parent.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 32_000_000
+    with safe_open(packaged.HOME / "model.safetensors", "pt") as f:
+        kinds = {f.get_tensor(name).dtype for name in f.keys()}  # noqa: SIM118
+    assert kinds <= {torch.float16, torch.int64}
+
+
+def test_it_reads_reviews(subject):
+    texts, labels = demo.read_reviews()
+    found = ml.explain(subject, texts, "gradient")
+    right = np.mean([a.prediction == label for a, label in zip(found, labels, strict=True)])
+    assert right >= 0.85
+    assert not any("[UNK]" in a.tokens for a in ml.explain(subject, ["xylophonists quetzal"], "gradient"))
+
+
+def test_its_language_model_head_decodes_its_states(subject):
+    (found,) = ml.explain(subject, ["a fast , funny movie"], "decoded_gradcam", lm_head=packaged.HOME)
+    own = ml.explain(subject, ["a fast , funny movie"], "decoded_gradcam")[0]
+    assert found.scores.max() > 0
+    np.testing.assert_allclose(found.scores, own.scores, atol=1e-6)
+
+
+@pytest.mark.parametrize("over", packaged.OVER)
+def test_its_lenses_keep_their_margins(subject, over):
+    lens = packaged.lens(subject, over)
+    assert lens.sites == subject.sites and lens.over == over
+    assert all(d.ok and d.divergence <= lens.settings.margin for d in lens.diagnostics)
+    assert min(d.kept for d in lens.diagnostics) < 0.6
+    texts, _ = demo.read_reviews()
+    proofs = lens.verify(lens.explain(texts))
+    assert np.mean([proof.prediction_kept for proof in proofs]) >= 0.8
+    assert np.mean([proof.share_removed for proof in proofs]) >= 0.3
+
+
+@pytest.mark.slow
+def test_the_demo_ends_in_a_report_and_a_summary(tmp_path):
+    from typer.testing import CliRunner
+
+    from masklens.cli import app
+
+    done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--json"])
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert (tmp_path / "report.html").stat().st_size > 50_000
+    assert "24 reviews" in said["summary"] and "nats" in said["summary"]
+
+
+@pytest.mark.slow
+def test_it_is_right_on_the_dev_set_of_sst2(subject):
+    data = Path(__file__).parents[2] / "shared" / "data"
+    if not (data / "sst2" / "dev.tsv").exists():
+        pytest.skip("the SST-2 dev set is not beside the repository")
+    dev = read_split(data, "sst2", "dev")
+    predicted = ml.explain(subject, dev.texts, "random")
+    names = [subject.task.labels[label] for label in dev.labels]
+    assert np.mean([a.prediction == name for a, name in zip(predicted, names, strict=True)]) >= 0.88
