@@ -5,8 +5,9 @@ STAMP := $(VENV)/.installed
 
 .PHONY: demo test test-all lint bench
 
+# The packaged model is small: more threads would mostly wait for each other.
 demo: $(STAMP)
-	$(BIN)/masklens demo --out out/demo
+	OMP_NUM_THREADS=1 $(BIN)/masklens demo --out out/demo
 
 # One thread a worker: two workers with a thread a core each would fight over the cores.
 test: $(STAMP)
