@@ -188,7 +188,7 @@ def method_table() -> str:
     load_all()
     lines = ["| name | what it computes | cost in forward passes | needs | options | paper |"]
     lines.append("|---|---|---|---|---|---|")
-    for method in METHODS.values():
+    for _, method in sorted(METHODS.items()):  # the order of registration depends on what was imported first
         options = ", ".join(f"`{name}={value!r}`" for name, value in method.options.items())
         shown = (method.summary, method.cost, method.needs, options, method.paper)
         lines.append(f"| `{method.name}` | {' | '.join(cell(text) for text in shown)} |")

@@ -117,7 +117,7 @@ def methods(as_json: JsonOption = False) -> None:
 
         load_all()
     fields = ("name", "summary", "cost", "needs", "paper")
-    show([{name: getattr(method, name) for name in fields} for method in METHODS.values()], as_json)
+    show([{name: getattr(method, name) for name in fields} for _, method in sorted(METHODS.items())], as_json)
 
 
 @app.command()
