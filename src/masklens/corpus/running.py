@@ -212,7 +212,10 @@ def _process(
     pipe: Any,
 ) -> None:
     """The work of one process; it ends with the process that started it, so that no writer is left over."""
+    import torch
+
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(max(1, torch.get_num_threads() // parts))  # the processes share the cores
 
     def say(kind: str, message: str = "") -> None:
         pipe.send_bytes(f"{kind} {message}".encode("utf-8", "backslashreplace"))
