@@ -190,7 +190,8 @@ of it can be tried without a download. It knows film reviews; it is not meant fo
 - The vocabulary was cut from 30,522 to {pieces:,} word pieces: the most frequent in SST's training texts and
   in everyday English, and all single characters. A word that lost its own piece is spelled with smaller ones.
 - Accuracy on the {texts} sentences of SST-2's dev set: {accuracy:.1%} (89.9% before the vocabulary was cut).
-- Made by `recipes/default_model.py` in the repository of masklens.
+- The model was made by `recipes/default_model.py` in the repository of masklens; the cards of the lenses say
+  how they were fitted.
 
 Below: each lens's hard masks on the same dev sentences, in nats and shares of tokens (margin 0.1). The
 model and its lenses never saw them. The cards in `lens-inputs` and `lens-states` have the settings, and

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from typer.core import TyperGroup
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .subject import Subject
 
 DEFAULT_METHOD = "integrated_gradients"
+T = TypeVar("T")
 
 
 class Commands(TyperGroup):
@@ -173,20 +174,18 @@ def explain(
         subject = load_subject(model, device)
         options = method_options(names, subject, lens, lm_head)
         if not model and not lens and "diffmask" in names:
-            options["diffmask"]["lens"] = packaged_lenses(subject)[0]
+            options["diffmask"]["lens"] = packaged_lens(subject, "inputs")
         common: dict[str, Any] = {
             "target": read_target(target),
             "seed": seed,
             "show_progress": sys.stderr.isatty(),
         }
         found = [masklens.explain(subject, wanted, name, **common, **options[name]) for name in names]
-        attributions = [
-            attribution for of_one_text in zip(*found, strict=True) for attribution in of_one_text
-        ]
+        attributions = text_by_text(found)
         if out:
             write(attributions, out)
             tell(f"wrote {out}")
-        proofs = proofs_of(subject, attributions, options) if verify else None
+        proofs = text_by_text([proofs_of(subject, one, options) for one in found]) if verify else None
     if as_json:
         rows = [record(attribution) for attribution in attributions]
         print_json(
@@ -530,18 +529,18 @@ def load_subject(model: str | None, device: str | None) -> Subject:
     return masklens.Subject.from_pretrained(model, device=device)
 
 
-def packaged_lenses(subject: Subject) -> list[DiffMask]:
-    """The packaged model's lenses, that over inputs first."""
+def packaged_lens(subject: Subject, over: str) -> DiffMask:
+    """The packaged model's lens over its inputs or its states."""
     from . import packaged
 
-    return [packaged.lens(subject, over) for over in packaged.OVER]
+    return packaged.lens(subject, over)
 
 
 def load_lenses(model: str | None, subject: Subject, given: Sequence[Path] | None) -> list[DiffMask]:
     """The lenses that were named; without a model, those of the packaged one."""
     if given or model is not None:
         return [masklens.DiffMask.from_pretrained(one, subject) for one in given or []]
-    return packaged_lenses(subject)
+    return [packaged_lens(subject, over) for over in ("inputs", "states")]
 
 
 def head_of(model: str | None, given: str | None) -> str | None:
@@ -556,10 +555,13 @@ def head_of(model: str | None, given: str | None) -> str | None:
 def proofs_of(
     subject: Subject, attributions: Sequence[Attribution], options: Mapping[str, dict[str, Any]]
 ) -> list[Verification]:
-    """Each attribution's verification at its deepest site; a lens brings its own baseline."""
-    return [
-        masklens.verify(subject, [a], replace=options[a.method].get("lens", "mask"))[0] for a in attributions
-    ]
+    """One method's verifications, at its deepest site; a lens brings its own baseline."""
+    return masklens.verify(subject, attributions, replace=options[attributions[0].method].get("lens", "mask"))
+
+
+def text_by_text(found: Sequence[Sequence[T]]) -> list[T]:
+    """What several methods gave for the same texts: all of the first text, then all of the second, ..."""
+    return [one for of_one_text in zip(*found, strict=True) for one in of_one_text]
 
 
 def gather(

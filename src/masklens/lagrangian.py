@@ -67,17 +67,12 @@ class Settings:
     multiplier_max: float = 200.0
     floor: float = 2.0
     """smallest multiplier while sharpening"""
-    response: float = 0.0
-    """how much more a multiplier counts for each nat that its group has lately been over its margin: a brake
-    that acts at once, where the multiplier itself takes its time"""
     slack: float = 0.1
     """the share of the margin that training leaves free, so that texts it never saw keep it too"""
     warm_until: float = 0.1
     """the share of the steps for which baselines alone are learned, under random masks"""
     sharpen_from: float = 0.1
     """the share of the steps after which sharpening begins"""
-    harden_from: float = 1.0
-    """the share of the steps after which gates are hard, as they are judged, with the gradient of P(kept)"""
     power: float = 1.0
     """exponent of P(kept) while sharpening; 1 is the plain expected L0"""
     penalty: str = "plain"
@@ -106,9 +101,6 @@ class Settings:
 
     def warming(self, step: int) -> bool:
         return step < self.warm_until * self.steps
-
-    def hardening(self, step: int) -> bool:
-        return step >= self.harden_from * self.steps
 
     def sharpening(self, step: int) -> bool:
         return step >= self.sharpen_from * self.steps
@@ -184,14 +176,6 @@ class Multipliers:
     def __init__(self, groups: int, settings: Settings, device: torch.device) -> None:
         self.settings = settings
         self.values = torch.full((groups,), settings.multiplier, device=device)
-        self.lately = torch.zeros(groups, device=device)
-        """the violation of each group, a moving average"""
-
-    @property
-    def weights(self) -> Tensor:
-        """What a nat of divergence costs each group now: its multiplier and the response to its violation."""
-        s = self.settings
-        return (self.values + s.response * self.lately.clamp(min=0.0)).clamp(max=s.multiplier_max)
 
     def update(self, total: Tensor, count: Tensor, sharpening: bool) -> None:
         """From each group's summed divergence and number of examples in the step."""
@@ -200,7 +184,6 @@ class Multipliers:
         rate = s.multiplier_lr * (self.SHARPENING if sharpening else 1.0)
         moved = self.values + rate * torch.where(count > 0, violation, 0.0)
         self.values = moved.clamp(s.floor if sharpening else 0.0, s.multiplier_max)
-        self.lately = torch.where(count > 0, 0.9 * self.lately + 0.1 * violation, self.lately)
 
 
 class Training:
@@ -252,7 +235,7 @@ class Training:
         with torch.autocast(self.device.type, torch.bfloat16, s.mixed_precision == "bf16"):
             terms = self.objective.terms(self.step, self.rank, self.world)
         cost = kept_cost(terms, s, sharpening)
-        weight = self.multipliers.weights[terms.group]
+        weight = self.multipliers.values[terms.group]
         each = cost + weight * (terms.divergence - s.aim)  # Eq. 3
         loss = each.mean() * self._weight(len(each)) if s.shared else each.sum()
         if not torch.isfinite(loss):
@@ -310,7 +293,7 @@ class Training:
     def _agree(self) -> None:
         """Give all processes the main one's weights: rounding must not make them judge differently."""
         if self.world > 1:
-            for tensor in (*self.parameters, self.multipliers.values, self.multipliers.lately):
+            for tensor in (*self.parameters, self.multipliers.values):
                 tensor.copy_(self.processes.from_main(tensor))
 
     def _collapsed(self, group: int, divergence: float) -> bool:
@@ -358,7 +341,7 @@ class Training:
         tensors = {f"module.{k}": v for k, v in self.objective.module.state_dict().items()}
         tensors |= {f"optimizer.{i}.{k}": v for i, k, v in self._optimizer_tensors()}
         tensors |= {f"good.{g}.{i}": t for g, ts in self._good.items() for i, t in enumerate(ts)}
-        tensors |= {"multipliers": self.multipliers.values, "lately": self.multipliers.lately}
+        tensors["multipliers"] = self.multipliers.values
         about = {
             "step": self.step,
             "history": self.history,
@@ -380,7 +363,7 @@ class Training:
             tensors = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118
         _same_settings(about["settings"], asdict(self.settings), self.file)
         self.step, self.history, self.events = about["step"], about["history"], about["events"]
-        self.multipliers.values, self.multipliers.lately = tensors["multipliers"], tensors["lately"]
+        self.multipliers.values = tensors["multipliers"]
         self.objective.module.load_state_dict(_under(tensors, "module."))
         self._good = {g: [tensors[f"good.{g}.{i}"] for i in range(len(ts))] for g, ts in self._good.items()}
         self._load_optimizer(_under(tensors, "optimizer."))

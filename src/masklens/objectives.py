@@ -152,9 +152,6 @@ class LensObjective:
         noise = uniform[:, rank::world, : logits.shape[-1]].to(logits)
         votes = self.module.votes and not self.settings.warming(step)
         keep, log_keep = sample_keep(logits, chosen, votes, noise)
-        if self.settings.hardening(step):
-            probability = log_keep.exp()
-            keep = (probability > 0.5).to(keep) + probability - probability.detach()
         divergence = self._divergence(batch, reference, states, keep, chosen)
         return Terms(log_keep.float(), batch.valid, divergence, chosen)
 

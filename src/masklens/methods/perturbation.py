@@ -236,7 +236,7 @@ def _expected_gradient(
     baselines = _baselines(request, site, state)  # (examples, kinds, tokens, width)
     which = (draws[..., 0] * baselines.shape[1]).long().to(state.device)
     place = draws[..., 1].to(state)
-    shift = request.noise(n_samples, state.shape[-1]) if noise else None
+    shift = request._noise(generators, n_samples, state.shape[-1], torch.randn) if noise else None
     total = torch.zeros(state.shape[:2], device=state.device)
     for k in range(n_samples):
         noisy = state if shift is None else state + noise * shift[:, k].to(state)
