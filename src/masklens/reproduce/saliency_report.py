@@ -333,7 +333,8 @@ def _clouds(out: Path, name: str, rows: Mapping[str, Row], chosen: str | None) -
     axes = figure.subplots(len(shown), len(classes), squeeze=False)
     try:
         for ax, (method, cls) in zip(axes.flat, _pairs(shown, classes), strict=True):
-            ax.imshow(word_cloud(rows[method]["top_words"].get(cls, []), (400, 200)), aspect="auto")
+            cloud = word_cloud(rows[method]["top_words"].get(cls, []), (400, 200))
+            ax.imshow(cloud, aspect="auto", interpolation="none")  # or the SVG holds every pixel of the page
             ax.set_title(f"{label(method)}: {cls}", fontsize=9)
             ax.axis("off")
     except MethodError:
