@@ -222,12 +222,11 @@ def fit(
 
         texts = gather([], data, column, limit)
         subject = masklens.Subject.from_pretrained(model, device=own_device(device))
-        if is_main():
-            tell(f"fitting masks over {over} on {len(texts)} texts")
         settings: dict[str, Any] = {} if steps is None else {"steps": steps}
-        lens = masklens.DiffMask.fit(
-            subject, texts, over, margin, seed, folder=out / "training", show_progress=True, **settings
-        )
+        if is_main():
+            tell(f"fitting masks over {over} on {len(texts):,} texts")
+            settings |= {"report": tell, "show_progress": True}
+        lens = masklens.DiffMask.fit(subject, texts, over, margin, seed, folder=out / "training", **settings)
         if is_main():
             lens.save_pretrained(out)
             tell(f"wrote {out}")

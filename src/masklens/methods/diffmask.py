@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from ..attribution import Attribution, Text
 from ..errors import LensError, MethodError, TrainingError
 from ..files import whole
+from ..forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
 from ..lagrangian import Diagnostic, Settings, Training
 from ..objectives import FrozenTexts, LensObjective, ReinforceObjective, TextObjective
 from ..probes import Over, Probe, rows_for
@@ -35,9 +36,6 @@ from .baselines import absent_state, mask_or_zero
 if TYPE_CHECKING:
     from ..evaluation.verifying import Verification
     from ..evaluation.views import Baseline
-
-FEW_TEXTS = 500
-"""below this a lens is fitted, with a warning"""
 
 
 class DiffMask:
@@ -78,6 +76,7 @@ class DiffMask:
         resume: bool = True,
         keep_bytes: int | None = None,
         show_progress: bool = False,
+        report: Callable[[str], object] | None = None,
         **settings: Any,
     ) -> DiffMask:
         """Learn masks over a corpus so that outputs move by at most `margin` nats on average (Eqs. 1 to 3).
@@ -92,10 +91,12 @@ class DiffMask:
             bounded: how far a gate's logit may be from its learned bias; None: any distance.
             folder: where checkpoints go; with `resume` an interrupted fit goes on from there.
             keep_bytes: memory for frozen states; by default 2 GB, or a third of a GPU's free memory.
+            report: is told beforehand how many texts there are, if they are enough, and how long it takes.
             settings: any field of `lagrangian.Settings`.
         """
         chosen = _settings(settings if learn_baseline else {**settings, "warm_until": 0.0}, margin, seed)
         train_texts, validation_texts, held_texts = _split(texts, held_out, validation, seed)
+        _foretell(report, (len(train_texts), len(validation_texts), len(held_texts)), chosen)
         rows = rows_for(over, subject.check_sites(sites or subject.sites))
         reads = tuple(dict.fromkeys(site for row in rows for site in (row.edit, *row.reads)))
         memory = _keep_bytes(subject.device) if keep_bytes is None else keep_bytes
@@ -112,6 +113,8 @@ class DiffMask:
             training = Training(objective, chosen, folder)
             if resume:
                 training.resume()
+            if report:
+                report(describe_time(training))
             training.run(show_progress)
             events = training.events + objective.settle()
             diagnostics = objective.diagnose(training.multipliers.values.tolist(), held)
@@ -235,14 +238,20 @@ def _split(
         held, train = [texts[i] for i in order[:count]], [texts[i] for i in order[count:]]
     if not train or not held:
         raise TrainingError(f"{len(texts)} texts are too few to fit a lens and to judge it; give more")
-    if len(train) < FEW_TEXTS:
-        warnings.warn(
-            f"{len(train)} training texts are few: a lens needs {FEW_TEXTS} or more to be worth its while",
-            stacklevel=3,
-        )
     if validation is not None:
         return train, list(validation), held
     return train, held[::2], held[1::2] or held
+
+
+def _foretell(
+    report: Callable[[str], object] | None, counts: tuple[int, int, int], settings: Settings
+) -> None:
+    """Say what there is to fit on; where nobody listens, warn if it is little."""
+    if report:
+        report(describe_texts(*counts, settings))
+        report(judge_texts(counts[0]))
+    elif counts[0] < FEW_TEXTS:
+        warnings.warn(judge_texts(counts[0]), stacklevel=3)
 
 
 def _keep_bytes(device: torch.device) -> int:

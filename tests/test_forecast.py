@@ -1,0 +1,84 @@
+"""What is said before a lens is fitted: texts, passes, time; and that saying it changes nothing."""
+
+import time
+
+import pytest
+import torch
+
+import sevens
+from masklens import forecast
+from masklens.forecast import between, describe_texts, judge_texts
+from masklens.lagrangian import Settings, Training
+from masklens.methods.diffmask import DiffMask
+
+FIT = {"steps": 60, "lr": 1e-2, "batch_size": 32, "margin": 0.05, "hidden": 16, "evaluate_every": 30}
+
+
+def test_texts_and_passes_are_counted():
+    said = describe_texts(900, 50, 51, Settings(steps=2000, batch_size=128))
+    assert "900 texts to train on, 50 to validate, 51 held out" in said
+    assert "2,000 steps of 128 texts: 286 passes" in said  # 7 batches a pass
+    assert "20 steps of 10 texts: 20 passes" in describe_texts(10, 1, 1, Settings(steps=20))
+    assert "0.05 passes" in describe_texts(12_800, 1, 1, Settings(steps=5))
+
+
+def test_few_and_enough():
+    assert "499 training texts are few" in judge_texts(499)
+    assert "500 training texts are enough" in judge_texts(500)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (3.2, 8.9, "4 to 9 seconds"),
+        (0.1, 0.2, "1 seconds"),
+        (61, 150, "2 to 3 minutes"),
+        (3600, 9000, "1.0 to 2.5 hours"),
+    ],
+)
+def test_durations(low, high, said):
+    assert between(low, high) == said
+
+
+def test_a_fit_says_beforehand_what_it_takes_and_is_the_same():
+    said = []
+    silent = DiffMask.fit(sevens.subject(), sevens.texts(600), over="states", **FIT)
+    told = DiffMask.fit(sevens.subject(), sevens.texts(600), over="states", report=said.append, **FIT)
+    for name, value in silent.probe.state_dict().items():
+        assert torch.equal(value, told.probe.state_dict()[name]), name
+    assert [d.divergence for d in silent.diagnostics] == [d.divergence for d in told.diagnostics]
+    texts, enough, duration = said
+    assert "540 texts to train on, 30 to validate, 30 held out" in texts
+    assert "enough" in enough and "on cpu" in duration
+
+
+def test_slow_steps_are_foretold(monkeypatch):
+    """A model that takes 20 ms a run: 60 steps take 1.2 s, and each evaluation two runs or more."""
+    found = []
+    plain = forecast.time_left
+    monkeypatch.setattr(forecast, "time_left", lambda training: found.append(plain(training)) or found[-1])
+    trained = []
+
+    def timed(self, show_progress=False, run=Training.run):
+        start = time.perf_counter()
+        run(self, show_progress)
+        trained.append(time.perf_counter() - start)
+
+    monkeypatch.setattr(Training, "run", timed)
+    subject = sevens.subject()
+    subject.module.register_forward_hook(lambda *_: time.sleep(0.02))
+    DiffMask.fit(subject, sevens.texts(80), over="states", report=lambda line: None, **FIT)
+    (low, high), (real,) = found[0], trained
+    assert 1.2 * 0.8 <= low < high < 10
+    assert low * 0.8 <= real <= high * 1.3
+
+
+def test_a_fit_taken_up_again_says_where_it_goes_on(tmp_path, monkeypatch):
+    said = []
+    fit = {**FIT, "folder": tmp_path, "report": said.append}
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "_converged", lambda self: self.step == 30)
+        DiffMask.fit(sevens.subject(), sevens.texts(600), over="states", **fit)
+    for start in ("going on from step 30: about ", "all steps are done already"):
+        DiffMask.fit(sevens.subject(), sevens.texts(600), over="states", **fit)
+        assert said[-1].startswith(start)
