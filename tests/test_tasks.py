@@ -230,7 +230,7 @@ def test_question_answering_takes_pairs_only():
     subject = tiny.subject("bert", "qa")
     with pytest.raises(TextError, match=r"takes pairs \(question, context\); text 0 is 'who lives there \?'"):
         subject.encode(["who lives there ?"])
-    with pytest.raises(TextError, match="no token of the context"):
+    with pytest.raises(TextError, match="the context of .* has no tokens"):
         subject.encode([("who lives there ?", "")])
 
 

@@ -111,6 +111,7 @@ class TokenizerEncoder:
         max_length: how many tokens the model takes; a longer text is an error, or is cut with `truncate`.
         pad_id: the token to pad with; the tokenizer's own by default.
         accepts: says which of the tokenizer's outputs the model takes.
+        cut: which text of a pair is cut, in the tokenizer's words: "longest_first" or "only_second".
     """
 
     def __init__(
@@ -120,12 +121,14 @@ class TokenizerEncoder:
         truncate: bool = False,
         pad_id: int | None = None,
         accepts: Callable[[str], bool] = lambda name: True,
+        cut: str = "longest_first",
     ) -> None:
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.truncate = truncate
         self.pad_id = (tokenizer.pad_token_id or 0) if pad_id is None else pad_id
         self.accepts = accepts
+        self.cut = cut
         self.markers = marker_ids(tokenizer)
 
     def __call__(self, texts: Sequence[Text]) -> Batch:
@@ -158,7 +161,7 @@ class TokenizerEncoder:
         """The tokenizer's lists for each text; a fast tokenizer takes texts of one kind on all cores."""
         kinds = {isinstance(text, str) for text in texts}
         if not getattr(self.tokenizer, "is_fast", False) or len(kinds) > 1 or len(texts) < 2:
-            yield from map(self._tokenize, texts)
+            yield from map(self.tokenize, texts)
             return
         firsts, seconds = (list(texts), None) if kinds == {True} else zip(*texts, strict=True)
         found = self.tokenizer(
@@ -180,15 +183,29 @@ class TokenizerEncoder:
         if self.max_length is None or count <= self.max_length:
             return row, False
         if not self.truncate:
-            start = text if isinstance(text, str) else text[0]
             raise TextError(
-                f"a text of {count} tokens starting with {start[:40]!r} is longer than the model takes "
+                f"a text of {count} tokens starting with {_start(text)} is longer than the model takes "
                 f"({self.max_length}); shorten it, or give Subject truncate=True to cut it"
             )
-        return self._tokenize(text, truncation=True, max_length=self.max_length), True
+        pair = not isinstance(text, str)
+        if pair and self.cut == "only_second":
+            self.room(text, row)
+        cut = self.cut if pair else True
+        return self.tokenize(text, truncation=cut, max_length=self.max_length), True
 
-    def _tokenize(self, text: Text, **options: Any) -> dict[str, Any]:
-        """The tokenizer's lists for one text, with `offset_mapping` and `segments`."""
+    def room(self, text: Text, row: Mapping[str, Any]) -> int:
+        """How many tokens of a pair's second text the model can take beside the first and the markers."""
+        marked = zip(row["segments"], row["special_tokens_mask"], strict=True)
+        beside = sum(segment == 0 or bool(special) for segment, special in marked)
+        if self.max_length is None or beside < self.max_length:
+            return (self.max_length or len(row["segments"])) - beside
+        raise TextError(
+            f"the first text of the pair, {_start(text)}, and the markers have {beside} tokens; the model "
+            f"takes {self.max_length}, so that nothing is left of the second: shorten the first"
+        )
+
+    def tokenize(self, text: Text, **options: Any) -> dict[str, Any]:
+        """The tokenizer's lists for one text, however long, with `offset_mapping` and `segments`."""
         first, second = (text, None) if isinstance(text, str) else text
         fast = getattr(self.tokenizer, "is_fast", False)
         if fast:
@@ -223,6 +240,10 @@ class TokenizerEncoder:
 
     def _fill(self, name: str) -> int:
         return self.pad_id if name == "input_ids" else 0
+
+
+def _start(text: Text) -> str:
+    return repr((text if isinstance(text, str) else text[0])[:40])
 
 
 def _check_unicode(text: Text) -> None:

@@ -59,14 +59,16 @@ class Subject:
 
         model = families.unwrap(model)
         points, blocks = families.find_points(model)
+        task = task or families.read_task(model, tokenizer)
         encode = TokenizerEncoder(
             tokenizer,
             max_length or families.longest_input(model, tokenizer),
             truncate,
             families.padding_id(model, tokenizer),
             families.accepted_inputs(model),
+            task.cut,
         )
-        self._set(model, points, task or families.read_task(model, tokenizer), encode, tokenizer, blocks)
+        self._set(model, points, task, encode, tokenizer, blocks)
 
     def _set(
         self,
@@ -106,6 +108,15 @@ class Subject:
 
         model, tokenizer = load_pretrained(path, dtype, gguf_file, trust_remote_code, **loading)
         return cls(_moved(model, device), tokenizer, task, max_length, truncate)
+
+    def in_dtype(self, dtype: torch.dtype) -> Subject:
+        """A copy with its own module, in another number format."""
+        made = copy.copy(self)
+        together = (self.module, self.points, self.blocks)  # points name parts of the module
+        made.module, made.points, made.blocks = copy.deepcopy(together)
+        made.module.to(dtype)
+        made._lengths = None
+        return made
 
     @classmethod
     def default(cls, device: str | torch.device | None = None) -> Subject:

@@ -24,6 +24,10 @@ class Task(ABC):
 
     fixed_shape = False
     """whether an example's output has the same shape whatever the length of its text and of the batch"""
+    parts: tuple[str, str] = ("first text", "second text")
+    """what the two texts of a pair are called"""
+    cut = "longest_first"
+    """which text of a pair is cut where both are too long for the model, as tokenizers call it"""
 
     def source(self, text: Text) -> Text:
         """The part of a text that is tokenised."""

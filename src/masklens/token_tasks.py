@@ -22,7 +22,13 @@ class QuestionAnswering(Task):
 
     output: (examples, 2, tokens) logits of start and end, -inf at padding. A target is (start, end); the
     user gives token numbers or the answer's text. Divergence: KL of the starts plus KL of the ends.
+
+    The answer is always looked for in the context. A model that says "no answer" by pointing at its first
+    token (SQuAD 2.0) is asked for its best answer all the same; to explain the other, give target=(0, 0).
     """
+
+    parts = ("question", "passage")
+    cut = "only_second"
 
     def prepare(self, batch: Batch, wanted: Any = None) -> Batch:
         for i, text in enumerate(batch.texts):
@@ -31,7 +37,7 @@ class QuestionAnswering(Task):
                     f"question answering takes pairs (question, context); text {i} is {text!r:.80}"
                 )
             if not in_context(batch)[i].any():
-                raise TextError(f"no token of the context is left in {text!r:.80}; give it more room")
+                raise TextError(f"the context of {text!r:.80} has no tokens; give one with at least one")
         return batch
 
     def read(self, raw: Any, batch: Batch) -> Tensor:
@@ -65,7 +71,9 @@ class QuestionAnswering(Task):
         if isinstance(wanted, str):
             found = occurrences(batch, i, wanted, segment=1)
             if not found:
-                raise TargetError(f"the answer {wanted!r} is not in the context {batch.texts[i][1]!r:.80}")
+                known = batch.truncated[i] and wanted in batch.texts[i][1]
+                where = "part of the context that the model read, which was cut:" if known else "context"
+                raise TargetError(f"the answer {wanted!r} is not in the {where} {batch.texts[i][1]!r:.80}")
             return max(found, key=lambda span: float(logits[0, span[0]] + logits[1, span[1]]))
         count = len(batch.tokens[i])
         if (
