@@ -96,20 +96,23 @@ def test_unknown_options_and_choices_have_exit_code_2():
 def fake_explanations(monkeypatch):
     """Put a stand-in for the model and the computation behind the command."""
     import masklens
-    from masklens import evaluation, explaining, subject
+    from masklens import evaluation, explaining, reporting, subject
     from masklens.evaluation.verifying import Verification
+    from masklens.tasks import Classification
 
     def explain(_subject, texts, method, **options):
         print("a library that talks on standard output")
         return [make(text=text, method=method, settings=options) for text in texts]
 
-    monkeypatch.setattr(subject.Subject, "from_pretrained", lambda path, device=None: object())
+    def verify(_subject, found, keep=0.5, replace="mask", site=None):
+        return [Verification(0.25, True, 0.5, (1,)) for _ in found]
+
+    model = object.__new__(subject.Subject)
+    model.task = Classification(())
+    monkeypatch.setattr(subject.Subject, "from_pretrained", lambda path, device=None: model)
     monkeypatch.setattr(explaining, "explain", explain)
-    monkeypatch.setattr(
-        evaluation,
-        "verify",
-        lambda _subject, found, replace: [Verification(0.25, True, 0.5, (1,)) for _ in found],
-    )
+    monkeypatch.setattr(evaluation, "verify", verify)
+    monkeypatch.setattr(reporting, "verify", verify)
     assert masklens.explain is explain
 
 
@@ -164,8 +167,12 @@ def test_printed_json_is_the_json_that_is_saved_and_its_verification(monkeypatch
 def test_out_writes_a_report(monkeypatch, tmp_path):
     fake_explanations(monkeypatch)
     out = tmp_path / "x.html"
-    assert call("explain", "--model", "m", "one", "--method", first_method(), "--out", out).exit_code == 0
+    arguments = ["--model", "m", "one", "--method", first_method(), "--out", out]
+    assert call("explain", *arguments).exit_code == 0
     assert '"text":["one"]' in out.read_text(encoding="utf-8")
+    assert '"proofs":[[0.25,1,0.5,[1]]' in out.read_text(encoding="utf-8")
+    assert call("explain", *arguments, "--no-verify").exit_code == 0
+    assert '"proofs"' not in out.read_text(encoding="utf-8")
 
 
 def test_a_model_that_is_not_there_is_one_line(tmp_path):

@@ -183,7 +183,8 @@ def explain(
         found = [masklens.explain(subject, wanted, name, **common, **options[name]) for name in names]
         attributions = text_by_text(found)
         if out:
-            write(attributions, out)
+            lenses = [chosen["lens"] for chosen in options.values() if "lens" in chosen]
+            write(attributions, out, subject if verify else None, lenses)
             tell(f"wrote {out}")
         proofs = text_by_text([proofs_of(subject, one, options) for one in found]) if verify else None
     if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from .attribution import Attribution, save
 from .errors import FileError
@@ -12,18 +13,30 @@ from .files import whole
 DOTS_PER_INCH = 150
 TALLEST = 2**16 / DOTS_PER_INCH
 """inches: no more fit into an image that matplotlib draws"""
+REPORT = ".html"
 
 
 def check_ending(path: Path) -> None:
     """Raise a FileError if attributions cannot be written to a file of this name."""
-    if path.suffix not in WRITERS:
-        raise FileError(f"cannot write attributions to {path}; end the name in one of {', '.join(WRITERS)}")
+    if path.suffix not in (*WRITERS, REPORT):
+        known = ", ".join((*WRITERS, REPORT))
+        raise FileError(f"cannot write attributions to {path}; end the name in one of {known}")
 
 
-def write(attributions: Sequence[Attribution], path: Path) -> None:
-    """Write the attributions to one file; it appears whole or not at all."""
+def write(
+    attributions: Sequence[Attribution], path: Path, subject: Any = None, lenses: Sequence[Any] = ()
+) -> None:
+    """Write the attributions to one file; it appears whole or not at all.
+
+    A report also has their verification if it gets the subject, and the lenses that made some of them.
+    """
     check_ending(path)
-    WRITERS[path.suffix](attributions, path)
+    if path.suffix == REPORT:
+        from .reporting import report
+
+        report(attributions, path, subject=subject, lenses=lenses)
+    else:
+        WRITERS[path.suffix](attributions, path)
 
 
 def _draw(attributions: Sequence[Attribution], path: Path) -> None:
@@ -39,16 +52,9 @@ def _draw(attributions: Sequence[Attribution], path: Path) -> None:
         figure(attributions).savefig(part, format=path.suffix[1:], dpi=DOTS_PER_INCH)
 
 
-def _report(attributions: Sequence[Attribution], path: Path) -> None:
-    from .reporting import report
-
-    report(attributions, path)
-
-
 WRITERS: dict[str, Callable[[Sequence[Attribution], Path], object]] = {
     ".json": save,
     ".parquet": save,
     ".png": _draw,
     ".svg": _draw,
-    ".html": _report,
 }
