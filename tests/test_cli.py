@@ -1,8 +1,10 @@
 """The command line: quick help, clean output, one-line errors."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -179,3 +181,51 @@ def test_a_model_that_is_not_there_is_one_line(tmp_path):
     done = call("explain", "--model", tmp_path / "none", "hi")
     assert done.exit_code == 2 and done.stdout == ""
     assert "no model could be loaded" in done.stderr and "Traceback" not in done.stderr
+
+
+def complete(*words):
+    """What a bash that asks by typer's protocol is told."""
+    environment = os.environ | {
+        "_MASKLENS_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(["masklens", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    code = f"""
+import sys
+sys.argv = ["masklens"]
+from masklens.cli import main
+try:
+    main()
+finally:
+    print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stderr == "[]\n"
+    return done.stdout.split()
+
+
+def test_the_shell_completes_commands_options_choices_and_methods():
+    assert complete("ex") == ["explain"]
+    assert {"fit", "serve", "reproduce"} <= set(complete(""))
+    assert "--lm-head" in complete("explain", "--l")
+    assert complete("fit", "--over", "") == ["inputs", "states"]
+    assert complete("explain", "--method", "decoded") == ["decoded_gradcam"]
+    assert complete("corpus", "--method", "occ") == ["occlusion"]
+
+
+def test_completed_methods_are_the_registered_ones():
+    import masklens
+    from masklens.completion import method_names
+
+    assert method_names() == masklens.methods()
+
+
+def test_bash_completes_with_the_script_that_is_shown(monkeypatch):
+    monkeypatch.setattr("shellingham.detect_shell", lambda: ("bash", "/bin/bash"))
+    script = CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="masklens").stdout
+    program = Path(sys.executable).with_name("masklens")
+    asked = f"COMP_WORDS=(masklens explain --method gradi); COMP_CWORD=3; _masklens_completion {program}"
+    bash = ["bash", "-c", f'{script}\n{asked}\necho "${{COMPREPLY[@]}}"']
+    done = subprocess.run(bash, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["gradient", "gradient_shap"], done.stderr

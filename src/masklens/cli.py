@@ -52,9 +52,23 @@ app = typer.Typer(
 )
 
 ModelOption = Annotated[str, typer.Option("--model", help="The model: a folder or a hub id.")]
+
+
+def complete_method(incomplete: str) -> list[str]:
+    """The methods whose names begin as given, for the shell."""
+    from .completion import method_names
+
+    return [name for name in method_names() if name.startswith(incomplete)]
+
+
 MethodOption = Annotated[
     list[str] | None,
-    typer.Option("--method", show_default=DEFAULT_METHOD, help="A method; repeat for several."),
+    typer.Option(
+        "--method",
+        show_default=DEFAULT_METHOD,
+        help="A method; repeat for several.",
+        autocompletion=complete_method,
+    ),
 ]
 InputOption = Annotated[
     str | None,
@@ -314,7 +328,10 @@ def corpus(
     ],
     out: Annotated[str, typer.Option("--out", help="The folder, or its URL, for shards and manifest.")],
     method: Annotated[
-        str | None, typer.Option("--method", show_default=DEFAULT_METHOD, help="The method.")
+        str | None,
+        typer.Option(
+            "--method", show_default=DEFAULT_METHOD, help="The method.", autocompletion=complete_method
+        ),
     ] = None,
     column: ColumnOption = None,
     label_column: Annotated[
