@@ -88,7 +88,7 @@ def make(settings: Settings) -> LensObjective:
     torch.manual_seed(0)
     probe = Probe(rows_for("states", subject.sites), frozen.widths, False, hidden=32)
     _start(probe, subject, frozen)
-    return LensObjective(subject, probe, frozen, held, settings)
+    return LensObjective(probe, frozen, held, settings)
 
 
 _MODEL: digits.DigitCounter | None = None

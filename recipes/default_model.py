@@ -165,7 +165,7 @@ def _labels(dev: Labelled, rows: Sequence[int]) -> torch.Tensor:
 
 def _lens_table(subject: Subject, over: str, frozen: FrozenTexts) -> str:
     made = packaged.lens(subject, over)
-    found = LensObjective(subject, made.probe, frozen, frozen, made.settings).judge(range(len(made.sites)))
+    found = LensObjective(made.probe, frozen, frozen, made.settings).judge(range(len(made.sites)))
     rows = [
         f"| {site} | {j.divergence:.3f} | {1 - j.kept:.1%} | {j.agreement:.1%} |"
         for site, j in zip(made.sites, found, strict=True)

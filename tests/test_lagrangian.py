@@ -25,7 +25,7 @@ def objective(settings=QUICK, over="states"):
     train = FrozenTexts(subject, sevens.texts(64), subject.sites, 10**9)
     held = FrozenTexts(subject, sevens.texts(32, seed=1), subject.sites, 10**9)
     probe = Probe(rows_for(over, subject.sites), train.widths, over == "inputs", hidden=8)
-    return LensObjective(subject, probe, train, held, settings)
+    return LensObjective(probe, train, held, settings)
 
 
 def weights(training):
@@ -49,14 +49,39 @@ def test_kept_cost_of_each_penalty():
 
 
 def test_multipliers_climb_on_violations_and_only_where_seen():
-    settings = Settings(margin=0.1, multiplier=1.0, multiplier_lr=0.5, floor=3.0, multiplier_max=5.0)
-    multipliers = Multipliers(4, settings, torch.device("cpu"))
+    settings = Settings(
+        margin=0.1, multiplier=1.0, multiplier_lr=0.5, floor=3.0, multiplier_max=5.0, relative=False
+    )
+    multipliers = Multipliers(torch.ones(4), settings)
     total, count = torch.tensor([0.6, 0.0, 0.0, 900.0]), torch.tensor([2.0, 2.0, 0.0, 1.0])
-    multipliers.update(total, count, sharpening=False)
+    kept = torch.zeros(4)
+    multipliers.update(total, kept, count, sharpening=False)
     # the aim is 0.09: mean 0.3 is 0.21 over; mean 0 is 0.09 under; not seen: as it was; 900 counts for 1
     assert multipliers.values.tolist() == pytest.approx([1.105, 0.955, 1.0, 1.5])
-    multipliers.update(total, count, sharpening=True)
+    multipliers.update(total, kept, count, sharpening=True)
     assert multipliers.values.min() == 3.0
+
+
+def test_relative_multipliers_do_not_depend_on_the_size_of_divergences():
+    small, large = (
+        Multipliers(torch.tensor([w]), Settings(margin=0.1 * w, floor=0.0, multiplier_max=99.0))
+        for w in (1.0, 9.0)
+    )
+    kept, count = torch.tensor([0.5]), torch.tensor([1.0])
+    small.update(torch.tensor([0.2]), kept, count, sharpening=True)
+    large.update(torch.tensor([1.8]), kept, count, sharpening=True)
+    assert small.values.item() != 5.0
+    assert small.values.item() == pytest.approx(large.values.item())
+    group = torch.tensor([0])
+    one, other = (m.penalty(torch.tensor([d]), group).item() for m, d in ((small, 0.5), (large, 4.5)))
+    assert one == pytest.approx(other)
+
+
+def test_the_floor_follows_what_is_still_kept():
+    multipliers = Multipliers(torch.tensor([1.0, 1.0]), Settings(floor=1.5, multiplier=1.5))
+    for _ in range(500):  # nothing is over the margin; the second group keeps a fifth
+        multipliers.update(torch.zeros(2), torch.tensor([1.0, 0.2]), torch.ones(2), sharpening=True)
+    assert multipliers.values.tolist() == pytest.approx([1.5, 0.3], rel=1e-3)
 
 
 def test_the_loss_is_equation_3():
@@ -86,14 +111,14 @@ def test_terms_are_those_of_the_model_run_alone():
     assert not terms.divergence.isnan().any() and terms.divergence.max() > 0
     edits = {made.module.rows[g].edit for g in terms.group.tolist()}
     assert edits == {0}
-    full = made.subject.run(batch, replace={0: states[0]}).output
+    full = made.train.subject.run(batch, replace={0: states[0]}).output
     assert torch.equal(full, reference)
 
 
 def test_one_run_with_all_edits_is_one_run_a_site():
     """Without blocks to skip, all edited sites go through the model at once: the same divergences."""
     at_once, apart = objective(), objective()
-    apart.subject.blocks = {9: None}  # as if there were something to skip
+    apart.train.subject.blocks = {9: None}  # as if there were something to skip
     for made in (at_once, apart):
         with torch.no_grad():
             for group in (0, 1):

@@ -10,13 +10,15 @@ The multipliers decide success, so they are designed rather than left to an opti
 
 - **Warming.** What replaces a dropped state is learned first, under random masks: gates that close on a bad
   baseline only open again.
+- **In units of the worst.** A group's divergence counts as a share of what dropping everything does to it, so
+  that the same settings serve two classes and the start and end of an answer.
 - **From above.** Multipliers begin high, come down while there is room under the margin, and never fall below
-  a floor, at which it still does not pay to drop everything: gates close one after the other. Gates that shut
-  all at once rarely open again, however high the multiplier then climbs, since a gate that is never sampled
-  open has no gradient. Multipliers move by gradient ascent on the violation, clipped to a few margins, so
-  that a transient cannot wind them up.
-- **From below**, for small problems whose masks have to be exact (a small first `multiplier`, `sharpen_from`
-  well after `warm_until`): until sharpening begins multipliers may fall to 0, so that gates that are all open
+  a floor, at which it still does not pay to drop all that is left: gates close one after the other. Gates
+  that shut all at once rarely open again, however high the multiplier then climbs, since a gate that is never
+  sampled open has no gradient. Multipliers move by gradient ascent on the violation, clipped to a few
+  margins, so that a transient cannot wind them up.
+- **From below**, for small problems whose masks have to be exact (`relative=False`, a small first
+  `multiplier`, `sharpen_from` well after `warm_until`): until sharpening begins multipliers may fall to 0, so that gates that are all open
   begin to close. Then the penalty becomes P(kept)^`power`, whose gradient does not die on gates that are
   nearly shut, and the multipliers get their floor.
 - **Recovery.** A group that was good and is now far over its margin, or that stays near the divergence of
@@ -65,8 +67,10 @@ class Settings:
     """first value"""
     multiplier_lr: float = 0.1
     multiplier_max: float = 200.0
-    floor: float = 2.0
-    """smallest multiplier while sharpening"""
+    floor: float = 1.5
+    """smallest multiplier while sharpening; where `relative`, times the share that is still kept"""
+    relative: bool = True
+    """whether a group's divergence counts as a share of what dropping everything does to it"""
     slack: float = 0.1
     """the share of the margin that training leaves free, so that texts it never saw keep it too"""
     warm_until: float = 0.1
@@ -86,7 +90,7 @@ class Settings:
     0: never early"""
     seed: int = 0
     mixed_precision: str = "no"
-    """"no" or "bf16" """
+    """"bf16": a lens is learned on a copy of the model in bfloat16, and judged on the model itself; or "no" """
 
     @property
     def aim(self) -> float:
@@ -173,17 +177,30 @@ class Multipliers:
     SHARPENING = 5.0
     """how much faster they move while sharpening, when the floor keeps them from falling too far"""
 
-    def __init__(self, groups: int, settings: Settings, device: torch.device) -> None:
-        self.settings = settings
-        self.values = torch.full((groups,), settings.multiplier, device=device)
+    MEMORY = 0.95
+    """how much of the share kept, as known so far, a step's examples leave as it is"""
 
-    def update(self, total: Tensor, count: Tensor, sharpening: bool) -> None:
-        """From each group's summed divergence and number of examples in the step."""
-        s = self.settings
-        violation = (total / count.clamp(min=1) - s.aim).clamp(max=self.CLIP * s.margin)
+    def __init__(self, worst: Tensor, settings: Settings) -> None:
+        self.settings = settings
+        self.unit = worst.clamp(min=settings.margin) if settings.relative else torch.ones_like(worst)
+        self.values = torch.full_like(worst, settings.multiplier)
+        self.kept = torch.ones_like(worst)
+
+    def penalty(self, divergence: Tensor, group: Tensor) -> Tensor:
+        """What each example's violation of its margin costs: the second term of Eq. 3."""
+        return (self.values / self.unit)[group] * (divergence - self.settings.aim)
+
+    def update(self, divergence: Tensor, kept: Tensor, count: Tensor, sharpening: bool) -> None:
+        """From each group's summed divergence and share kept, and its number of examples in the step."""
+        s, seen, of = self.settings, count > 0, count.clamp(min=1)
+        violation = (divergence / of - s.aim).clamp(max=self.CLIP * s.margin) / self.unit
         rate = s.multiplier_lr * (self.SHARPENING if sharpening else 1.0)
-        moved = self.values + rate * torch.where(count > 0, violation, 0.0)
-        self.values = moved.clamp(s.floor if sharpening else 0.0, s.multiplier_max)
+        moved = self.values + rate * torch.where(seen, violation, 0.0)
+        self.kept = torch.where(seen, self.kept.lerp(kept / of, 1 - self.MEMORY), self.kept)
+        floor = s.floor * (self.kept if s.relative else torch.ones_like(self.kept))
+        self.values = moved.clamp(max=s.multiplier_max).maximum(
+            floor if sharpening else torch.zeros_like(floor)
+        )
 
 
 class Training:
@@ -209,11 +226,11 @@ class Training:
         self.rank = self.processes.rank if settings.shared else 0
         self.parameters = [p for p in objective.module.parameters() if p.requires_grad]
         self.optimizer = _optimizer(objective.module, settings)
-        self.multipliers = Multipliers(objective.groups, settings, self.device)
+        self.worst = objective.worst()
+        self.multipliers = Multipliers(torch.tensor(self.worst, device=self.device), settings)
         self.step = 0
         self.history: list[dict[str, Any]] = []
         self.events: list[str] = []
-        self.worst = objective.worst()
         self._good = {group: self._copy(group) for group in range(objective.groups)}
 
     def run(self, show_progress: bool = False) -> list[Diagnostic]:
@@ -232,11 +249,9 @@ class Training:
         s, sharpening = self.settings, self.settings.sharpening(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak"] * s.rate(self.step)
-        with torch.autocast(self.device.type, torch.bfloat16, s.mixed_precision == "bf16"):
-            terms = self.objective.terms(self.step, self.rank, self.world)
+        terms = self.objective.terms(self.step, self.rank, self.world)
         cost = kept_cost(terms, s, sharpening)
-        weight = self.multipliers.values[terms.group]
-        each = cost + weight * (terms.divergence - s.aim)  # Eq. 3
+        each = cost + self.multipliers.penalty(terms.divergence, terms.group)  # Eq. 3
         loss = each.mean() * self._weight(len(each)) if s.shared else each.sum()
         if not torch.isfinite(loss):
             raise TrainingError(f"the loss is {loss.item()} at step {self.step}; lower lr, or use float32")
@@ -268,12 +283,12 @@ class Training:
 
     def _update_multipliers(self, terms: Terms, sharpening: bool) -> None:
         zeros = torch.zeros(self.objective.groups, device=self.device)
-        total = zeros.index_add(0, terms.group, terms.divergence.detach().float())
-        count = zeros.index_add(0, terms.group, torch.ones_like(terms.divergence, dtype=torch.float32))
-        both = torch.stack([total, count])
+        kept = (terms.log_keep.detach().exp() * terms.valid).sum(-1) / terms.valid.sum(-1)
+        each = (terms.divergence.detach().float(), kept.float(), torch.ones_like(kept, dtype=torch.float32))
+        sums = torch.stack([zeros.index_add(0, terms.group, one) for one in each])
         if self.world > 1:
-            both = self.processes.summed(both)
-        self.multipliers.update(both[0], both[1], sharpening)
+            sums = self.processes.summed(sums)
+        self.multipliers.update(*sums, sharpening)
 
     def _evaluate(self) -> list[Diagnostic]:
         """Judge, remember good weights, put back what collapsed, write a checkpoint."""
@@ -293,7 +308,7 @@ class Training:
     def _agree(self) -> None:
         """Give all processes the main one's weights: rounding must not make them judge differently."""
         if self.world > 1:
-            for tensor in (*self.parameters, self.multipliers.values):
+            for tensor in (*self.parameters, self.multipliers.values, self.multipliers.kept):
                 tensor.copy_(self.processes.from_main(tensor))
 
     def _collapsed(self, group: int, divergence: float) -> bool:
@@ -341,7 +356,7 @@ class Training:
         tensors = {f"module.{k}": v for k, v in self.objective.module.state_dict().items()}
         tensors |= {f"optimizer.{i}.{k}": v for i, k, v in self._optimizer_tensors()}
         tensors |= {f"good.{g}.{i}": t for g, ts in self._good.items() for i, t in enumerate(ts)}
-        tensors["multipliers"] = self.multipliers.values
+        tensors["multipliers"], tensors["kept"] = self.multipliers.values, self.multipliers.kept
         about = {
             "step": self.step,
             "history": self.history,
@@ -363,7 +378,7 @@ class Training:
             tensors = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118
         _same_settings(about["settings"], asdict(self.settings), self.file)
         self.step, self.history, self.events = about["step"], about["history"], about["events"]
-        self.multipliers.values = tensors["multipliers"]
+        self.multipliers.values, self.multipliers.kept = tensors["multipliers"], tensors["kept"]
         self.objective.module.load_state_dict(_under(tensors, "module."))
         self._good = {g: [tensors[f"good.{g}.{i}"] for i in range(len(ts))] for g, ts in self._good.items()}
         self._load_optimizer(_under(tensors, "optimizer."))

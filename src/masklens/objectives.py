@@ -19,6 +19,8 @@ from .subject import Run, Subject
 
 CHUNK = {"cpu": 64, "cuda": 512}
 """texts of one forward pass where no batch size is given"""
+CHUNK_TOKENS = {"cpu": 8_192, "cuda": 32_768}
+"""and how many tokens at most"""
 
 
 CERTAINTY = 2.0
@@ -28,7 +30,8 @@ CERTAINTY = 2.0
 class FrozenTexts:
     """Texts encoded once, with the model's unedited output and states, kept if they fit.
 
-    What does not fit into `keep_bytes` is computed again for each batch.
+    States are kept without padding, one text after the other. What does not fit into `keep_bytes` is
+    computed again for each batch.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class FrozenTexts:
         one = subject.states(self._batch([0]), self.sites)
         self.widths = {site: state.shape[-1] for site, state in one.states.items()}
         each = sum(state.shape[-1] * state.element_size() for state in one.states.values())
-        if each * self.batch.valid.numel() <= keep_bytes and one.output.shape[1:] == self._output_shape():
+        if each * int(self._columns.sum()) <= keep_bytes and one.output.shape[1:] == self._output_shape():
             self._kept = self._compute_all()
 
     def __len__(self) -> int:
@@ -49,11 +52,13 @@ class FrozenTexts:
 
     def width(self, rows: Sequence[int]) -> int:
         """How many columns the batch of these rows has."""
-        return int(self._columns[list(rows)].max()) if self.batch.by_token else self.batch.shape[1]
+        return int(self._columns[list(rows)].max())
 
     @cached_property
     def _columns(self) -> Tensor:
         """(texts,): how many columns a text needs; what comes after them is padding."""
+        if not self.batch.by_token:
+            return torch.full((len(self),), self.batch.shape[1])
         attended = self.batch.valid | self.batch.inputs["attention_mask"].bool()
         return (attended * torch.arange(1, attended.shape[1] + 1)).amax(1)
 
@@ -62,16 +67,28 @@ class FrozenTexts:
         batch = self._batch(rows)
         if self._kept is None:
             return batch, self.subject.states(batch, self.sites)
-        index, length = torch.as_tensor(rows, device=batch.valid.device), batch.shape[1]
-        states = {site: state[index, :length] for site, state in self._kept.states.items()}
-        return batch, Run(self._kept.output[index], states)
+        place, output = self._places(rows, batch.shape[1]), self._kept.output
+        states = {site: state[place.to(state.device)] for site, state in self._kept.states.items()}
+        return batch, Run(output[torch.as_tensor(rows, device=output.device)], states)
+
+    def _places(self, rows: Sequence[int], width: int) -> Tensor:
+        """Where the states of these rows are kept: (rows, width); padding is at the end of all."""
+        ends, column = self._columns.cumsum(0), torch.arange(width)
+        place = (ends - self._columns)[list(rows), None] + column
+        return torch.where(column < self._columns[list(rows), None], place, ends[-1])
 
     def chunks(self, size: int | None = None) -> Iterator[list[int]]:
-        """All rows, in order of length, `size` at a time."""
-        size = size or CHUNK.get(self.subject.device.type, CHUNK["cpu"])
-        order = self.lengths.argsort(stable=True).tolist()
-        for start in range(0, len(order), size):
-            yield order[start : start + size]
+        """All rows, in order of length, at most `size` at a time; fewer where texts are long."""
+        kind = self.subject.device.type
+        size, room = size or CHUNK.get(kind, CHUNK["cpu"]), CHUNK_TOKENS.get(kind, CHUNK_TOKENS["cpu"])
+        chunk: list[int] = []
+        for row in self.lengths.argsort(stable=True).tolist():
+            if chunk and (len(chunk) == size or (len(chunk) + 1) * int(self.lengths[row]) > room):
+                yield chunk
+                chunk = []
+            chunk.append(row)
+        if chunk:
+            yield chunk
 
     def _batch(self, rows: Sequence[int]) -> Batch:
         return self.batch.take(rows).trimmed().to(self.subject.device)
@@ -82,18 +99,20 @@ class FrozenTexts:
         return self.subject.states(self._batch([longest]), self.sites[:1]).output.shape[1:]
 
     def _compute_all(self) -> Run:
-        examples, tokens = self.batch.shape
         kept: Run | None = None
+        room = int(self._columns.sum()) + 1  # the last one is padding's
         for rows in self.chunks():
             batch = self._batch(rows)
             run = self.subject.states(batch, self.sites)
             if kept is None:
-                states = {k: s.new_zeros(examples, tokens, s.shape[-1]) for k, s in run.states.items()}
-                kept = Run(run.output.new_zeros(examples, *run.output.shape[1:]), states)
+                states = {k: s.new_zeros(room, s.shape[-1]) for k, s in run.states.items()}
+                kept = Run(run.output.new_zeros(len(self), *run.output.shape[1:]), states)
             index = torch.as_tensor(rows, device=run.output.device)
             kept.output[index] = run.output
+            place = self._places(rows, batch.shape[1])
+            inside = place < room - 1
             for site, state in run.states.items():
-                kept.states[site][index, : batch.shape[1]] = state
+                kept.states[site][place[inside].to(state.device)] = state[inside.to(state.device)]
         assert kept is not None
         return kept
 
@@ -119,11 +138,8 @@ class Judged(NamedTuple):
 class LensObjective:
     """A probe's masks over a corpus, judged on validation texts; one multiplier a row of the probe."""
 
-    def __init__(
-        self, subject: Subject, probe: Probe, train: FrozenTexts, validation: FrozenTexts, settings: Settings
-    ) -> None:
-        self.subject, self.module = subject, probe
-        self.train, self.validation, self.settings = train, validation, settings
+    def __init__(self, probe: Probe, train: FrozenTexts, validation: FrozenTexts, settings: Settings) -> None:
+        self.module, self.train, self.validation, self.settings = probe, train, validation, settings
         self.groups = len(probe.rows)
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
 
@@ -163,7 +179,8 @@ class LensObjective:
         Where no block can be skipped below an edit, one run with all edits is less work than one a site; on
         a GPU it is sooner done, since many small runs leave it idle.
         """
-        if not self.subject.blocks or chosen.device.type == "cuda":
+        subject = self.train.subject
+        if not subject.blocks or chosen.device.type == "cuda":
             return self._divergence_at_once(batch, reference, states, keep, chosen)
         rows = self.module.rows
         parts, order = [], []
@@ -173,8 +190,8 @@ class LensObjective:
             if len(index):
                 part = batch if len(index) == len(batch) else batch.take(index.tolist())
                 baseline = self.module.baseline(here.index(True))
-                output = edited_run(self.subject, part, edit, states[edit][index], keep[index], baseline)
-                parts.append(self.subject.task.divergence(reference[index], output))
+                output = edited_run(subject, part, edit, states[edit][index], keep[index], baseline)
+                parts.append(subject.task.divergence(reference[index], output))
                 order.append(index)
         return torch.cat(parts)[torch.cat(order).argsort()]
 
@@ -191,8 +208,8 @@ class LensObjective:
             return lambda state: torch.where(here[:, None, None], edited, state)
 
         edits = {row.edit: edit_at(row.edit) for row in rows}
-        output = self.subject.run(batch, replace=edits).output
-        return self.subject.task.divergence(reference, output)
+        output = self.train.subject.run(batch, replace=edits).output
+        return self.train.subject.task.divergence(reference, output)
 
     def _rows(self, step: int) -> list[int]:
         """The step's rows of the corpus, shuffled each epoch."""
@@ -232,18 +249,19 @@ class LensObjective:
     ) -> list[Judged]:
         """How these rows' hard masks do on the validation texts or on others, or masks that keep nothing."""
         texts, probe = texts or self.validation, self.module
-        total = torch.zeros(len(groups), 4, dtype=torch.float64, device=self.subject.device)
+        subject = texts.subject
+        total = torch.zeros(len(groups), 4, dtype=torch.float64, device=subject.device)
         for rows in texts.chunks():
             batch, (reference, states) = texts.draw(rows)
             keeps = (probe.log_keep(states).exp() > (1 if nothing else 0.5)).float()
             for i, group in enumerate(groups):
                 edit, keep = probe.rows[group].edit, keeps[group]
-                output = edited_run(self.subject, batch, edit, states[edit], keep, probe.baseline(group))
-                divergence = self.subject.task.divergence(reference, output)
+                output = edited_run(subject, batch, edit, states[edit], keep, probe.baseline(group))
+                divergence = subject.task.divergence(reference, output)
                 total[i, 0] += divergence.sum()
                 total[i, 1] += divergence.double().square().sum()
                 total[i, 2] += (keep * batch.valid).sum()
-                total[i, 3] += self.subject.task.agrees(reference, output, batch).sum()
+                total[i, 3] += subject.task.agrees(reference, output, batch).sum()
         count = len(texts)
         means = total.cpu() / torch.tensor([count, count, int(texts.lengths.sum()), count])
         means[:, 1] = ((means[:, 1] - means[:, 0].square()).clamp(min=0) / count).sqrt()

@@ -6,6 +6,7 @@ block 1, k + 1 = output of block k.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

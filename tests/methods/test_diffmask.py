@@ -183,3 +183,24 @@ def test_reinforce_estimates_the_gradient_of_the_divergence():
     (exact,) = torch.autograd.grad(expected, p)
     exact = exact * (p * (1 - p)).detach()
     assert torch.allclose(total / 4000, exact, atol=0.03)
+
+
+def test_a_lens_learned_in_bfloat16_is_judged_on_the_model_itself():
+    subject = sevens.subject()
+    before = {name: value.clone() for name, value in subject.module.state_dict().items()}
+    lens = DiffMask.fit(
+        subject, sevens.texts(600), "states", 0.05, steps=60, batch_size=32, mixed_precision="bf16", lr=1e-2
+    )
+    assert all(p.dtype == torch.float32 for p in subject.module.parameters())
+    assert all(torch.equal(before[name], value) for name, value in subject.module.state_dict().items())
+    assert any(d.kept < 1 for d in lens.diagnostics)
+    assert lens.subject is subject
+
+
+def test_a_fit_can_begin_from_another_lens():
+    subject, texts = sevens.subject(), sevens.texts(600)
+    first = DiffMask.fit(subject, texts, "states", 0.05, steps=60, batch_size=32, lr=1e-2)
+    same = DiffMask.fit(subject, texts, "states", 0.05, steps=1, batch_size=32, lr=0.0, start=first)
+    fresh = DiffMask.fit(subject, texts, "states", 0.05, steps=1, batch_size=32, lr=0.0)
+    assert [d.kept for d in same.diagnostics] == pytest.approx([d.kept for d in first.diagnostics], abs=0.05)
+    assert [d.kept for d in fresh.diagnostics] != [d.kept for d in same.diagnostics]

@@ -75,6 +75,7 @@ class DiffMask:
         folder: str | os.PathLike[str] | None = None,
         resume: bool = True,
         keep_bytes: int | None = None,
+        start: DiffMask | None = None,
         show_progress: bool = False,
         report: Callable[[str], object] | None = None,
         **settings: Any,
@@ -91,25 +92,31 @@ class DiffMask:
             bounded: how far a gate's logit may be from its learned bias; None: any distance.
             folder: where checkpoints go; with `resume` an interrupted fit goes on from there.
             keep_bytes: memory for frozen states; by default 2 GB, or a third of a GPU's free memory.
+            start: a lens of the same model and form to begin from, such as one with a smaller margin.
             report: is told beforehand how many texts there are, if they are enough, and how long it takes.
             settings: any field of `lagrangian.Settings`.
         """
-        chosen = _settings(settings if learn_baseline else {**settings, "warm_until": 0.0}, margin, seed)
+        begun = start is not None or not learn_baseline  # there is no baseline to learn first
+        chosen = _settings({**settings, "warm_until": 0.0} if begun else settings, margin, seed)
         train_texts, validation_texts, held_texts = _split(texts, held_out, validation, seed)
         _foretell(report, (len(train_texts), len(validation_texts), len(held_texts)), chosen)
         rows = rows_for(over, subject.check_sites(sites or subject.sites))
         reads = tuple(dict.fromkeys(site for row in rows for site in (row.edit, *row.reads)))
         memory = _keep_bytes(subject.device) if keep_bytes is None else keep_bytes
-        train = FrozenTexts(subject, train_texts, reads, memory)
+        learned_on = subject.in_dtype(torch.bfloat16) if chosen.mixed_precision == "bf16" else subject
+        train = FrozenTexts(learned_on, train_texts, reads, memory)
         validated = FrozenTexts(subject, validation_texts, reads, memory // 8)
         held = FrozenTexts(subject, held_texts, reads, memory // 8)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             probe = Probe(rows, train.widths, over == "inputs", hidden, bounded, learn_baseline)
         probe.to(subject.device)
-        _start(probe, subject, train)
-        objective = LensObjective(subject, probe, train, validated, chosen)
-        with subject.frozen():
+        if start is None:
+            _start(probe, subject, train)
+        else:
+            probe.load_state_dict(start.probe.state_dict())
+        objective = LensObjective(probe, train, validated, chosen)
+        with subject.frozen(), learned_on.frozen():
             training = Training(objective, chosen, folder)
             if resume:
                 training.resume()
@@ -417,6 +424,7 @@ def _free_masks(
         steps=steps,
         lr=lr,
         baseline_lr=lr / 10,
+        relative=False,
         multiplier=1.0,
         sharpen_from=0.5,
         power=0.5,

@@ -56,6 +56,7 @@ LENS: dict[str, Any] = {
     "baseline_lr": 1e-2,
     "centered": False,
     "floor": 5.0,
+    "relative": False,
     "multiplier": 1.0,
     "sharpen_from": 0.5,
     "power": 0.5,
