@@ -1,5 +1,7 @@
 """Attributions made by hand, for tests of what is done with them."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from masklens.attribution import Attribution
@@ -22,3 +24,10 @@ def make(tokens=("[CLS]", "good", "[SEP]"), scores=None, text="good", method="gr
         method=method,
         settings=settings or {},
     )
+
+
+def make_pair(sites=1, parts=("question", "passage")):
+    """An attribution of a question and a passage: three tokens of the one, four of the other."""
+    tokens = ("[CLS]", "who", "[SEP]", "she", "won", "it", "[SEP]")
+    one = make(tokens=tokens, scores=np.arange(7.0 * sites).reshape(sites, 7), text=("who", "she won it"))
+    return replace(one, segments=(0, 0, 0, 1, 1, 1, 1), parts=parts)

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from masklens.viz.labels import printable
 from masklens.viz.terminal import blocks, heat_map, largest
-from records import make
+from records import make, make_pair
 
 
 def render(attribution, width=80, colour=False):
@@ -60,3 +60,13 @@ def test_escape_sequences_and_bidi_marks_do_not_reach_the_terminal():
 
 def test_markup_in_tokens_is_shown_as_it_is():
     assert "[bold]x[/bold]" in render(make(tokens=("[CLS]", "[bold]x[/bold]", "[SEP]")))
+
+
+def test_the_texts_of_a_pair_are_told_apart():
+    lines = [line.split() for line in render(make_pair(), width=100).splitlines()]
+    assert lines[1] == ["question"] and lines[2] == ["site", "[CLS]", "who", "[SEP]"]
+    assert lines[4] == ["passage"] and lines[5] == ["site", "she", "won", "it", "[SEP]"]
+    unnamed = render(make_pair(parts=()), width=100)
+    assert "first text" in unnamed and "second text" in unnamed
+    narrow = [line for line in render(make_pair(), width=20).splitlines() if line in ("question", "passage")]
+    assert narrow == ["question", "passage"], "each name once, however many blocks there are"

@@ -41,6 +41,8 @@ class Attribution:
     settings: Mapping[str, Any] = field(default_factory=dict)
     merge: str = "sum"
     """how sub-word scores become a word's: "sum" for shares of the output, "max" for probabilities"""
+    parts: tuple[str, ...] = ()
+    """what the two texts of a pair are called, such as question and passage; empty for a single text"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scores", np.asarray(self.scores, dtype=np.float32))
@@ -138,6 +140,7 @@ def from_row(row: Mapping[str, Any]) -> Attribution:
         method=row["method"],
         settings=json.loads(settings) if isinstance(settings, str) else settings,
         merge=row["merge"],
+        parts=tuple(row.get("parts") or ()),
     )
 
 
@@ -212,5 +215,6 @@ def schema(pa: Any) -> Any:
             "method": pa.string(),
             "settings": pa.string(),
             "merge": pa.string(),
+            "parts": strings,
         }
     )

@@ -161,6 +161,7 @@ def records(request: Request, method: Method, scores: Tensor, settings: dict[str
                 | request.notes.get(i, {})
                 | ({"truncated": True} if batch.truncated[i] else {}),
                 merge=method.merge,
+                parts=() if isinstance(batch.texts[i], str) else task.parts,
             )
         )
     return out

@@ -16,11 +16,9 @@ from .explaining import explain
 from .files import whole
 from .methods import METHODS, Method, find, load_all
 from .overview import overview
-from .subject import Subject, as_subject
-from .viz.report import PARTS, Entry, Part, evaluation_parts, report_data, report_html
+from .subject import Subject
+from .viz.report import Entry, Part, evaluation_parts, report_data, report_html
 
-SEGMENTS = {"QuestionAnswering": ("question", "passage")}
-"""what the two texts of a pair are called, by the kind of task"""
 COMMON = ("integrated_gradients", "decoded_gradcam", "gradcam", "grad_x_input", "attention", "occlusion")
 """methods that are offered first"""
 Sets = Mapping[str, Sequence[Attribution]]
@@ -144,7 +142,7 @@ def report(
         *overview(sets, parts_of_speech),
         *parts,
     ]
-    data = report_data(entries, title, labels, further, segment_names(subject))
+    data = report_data(entries, title, labels, further)
     with whole(path) as part:
         part.write_text(report_html(data), encoding="utf-8")
     return path
@@ -190,8 +188,3 @@ def _replacement(attribution: Attribution, lenses: Sequence[Any]) -> Any:
         if attribution.method == "diffmask" and attribution.settings.get("over") == lens.over:
             return lens
     return "mask"
-
-
-def segment_names(subject: Any) -> Sequence[str]:
-    """What the two texts of a pair are called for this model."""
-    return PARTS if subject is None else SEGMENTS.get(type(as_subject(subject).task).__name__, PARTS)

@@ -17,7 +17,7 @@ from .errors import MasklensError, MethodError
 from .explaining import explain
 from .jobs import ENDED, Job, Queue
 from .methods import METHODS
-from .reporting import Way, prove, segment_names, ways
+from .reporting import Way, prove, ways
 from .subject import Subject
 from .tap import watch
 from .viz.report import Entry, report_data, report_html, text_data
@@ -80,7 +80,7 @@ def application(subject: Subject, queue: Queue, choices: Mapping[str, Way], port
     from starlette.routing import Route
 
     def data() -> dict[str, Any]:
-        made = report_data([], title, segments=segment_names(subject))
+        made = report_data([], title, segments=subject.task.parts)
         return {**made, "texts": [job.result for job in queue.jobs() if job.state == "done"]}
 
     def find(request: Request) -> Job:

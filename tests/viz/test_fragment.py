@@ -10,7 +10,7 @@ import pytest
 from hostile import FORBIDDEN, HOSTILE
 from masklens.viz.fragment import LONGEST_TOKEN, fragment, picture
 from masklens.viz.labels import printable, shortened
-from records import make
+from records import make, make_pair
 
 
 class Reader(HTMLParser):
@@ -91,7 +91,7 @@ def test_numbers_per_site_and_of_probabilities():
 
 def test_strongest_cells_have_the_colours_of_their_sign():
     made = picture(make(scores=np.array([[1.0, -1.0, np.nan], [0.0, 0.5, 0.0]])))
-    assert [[cell.colour for cell in column.cells] for column in made.columns] == [
+    assert [[cell.colour for cell in column.cells] for column in made.parts[0].columns] == [
         ["p40", "p0"],
         ["n40", "p20"],
         ["x", "p0"],
@@ -117,3 +117,14 @@ def test_no_tokens():
 
 def test_a_notebook_shows_the_fragment():
     assert make()._repr_html_() == fragment(make())
+
+
+@pytest.mark.parametrize("sites", [1, 3])
+def test_the_texts_of_a_pair_are_told_apart(sites):
+    html = fragment(make_pair(sites))
+    order = [html.index(f">{word}<") for word in ("question", "who", "passage", "she")]
+    if sites == 1:
+        assert order == sorted(order)
+    else:
+        assert 'colspan="3"' in html and 'colspan="4"' in html and order[0] < order[2] < order[1] < order[3]
+    assert "question" not in fragment(make())

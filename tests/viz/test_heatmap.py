@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from hostile import FORBIDDEN, HOSTILE
 from masklens.viz.heatmap import WIDEST, figure, plot
-from records import make
+from records import make, make_pair
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -139,3 +139,13 @@ def test_pyplot_is_left_alone():
     )
     command = [sys.executable, "-c", code, str(__file__).rsplit("/", 2)[0]]
     assert subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("sites", [1, 3])
+def test_the_texts_of_a_pair_stand_on_lines_of_their_own_with_their_names(sites):
+    ax = make_pair(sites).plot()
+    ax.figure.canvas.draw()
+    assert [mesh.get_array().shape[1] for mesh in ax.collections] == [3, 4]
+    names = {text.get_text(): text.get_position() for text in ax.texts}
+    assert names["question"][0] < 0 and names["question"][1] < names["passage"][1]
+    assert "question" not in written(make().plot())

@@ -198,6 +198,7 @@ class Worker:
             "target": task.describe(request.target, batch),
             "method": [self.method.name] * len(batch),
             "merge": [self.method.merge] * len(batch),
+            "parts": [[] if isinstance(text, str) else list(task.parts) for text in batch.texts],
             "settings": [self._settings_of(request, i) for i in range(len(batch))],
         }
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .colours import MISSING, Scale, Theme, colours, hexadecimal, ink, scale
-from .labels import printable, shortened, site_name
+from .labels import part_names, printable, shortened, site_name
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
@@ -44,6 +44,14 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Part:
+    """One text of a pair with its name, or the whole of a single text without one."""
+
+    name: str
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True)
 class Picture:
     """What the template draws of one attribution; all text in it is printable."""
 
@@ -52,7 +60,7 @@ class Picture:
     target: str
     settings: tuple[tuple[str, str], ...]
     sites: tuple[str, ...]
-    columns: tuple[Column, ...]
+    parts: tuple[Part, ...]
     legend: tuple[Cell, ...]
     """the colours from the weakest to the strongest"""
     low: str
@@ -63,7 +71,7 @@ class Picture:
     def rows(self) -> Iterator[tuple[str, list[Cell]]]:
         """The name and the cells of each site."""
         for i, site in enumerate(self.sites):
-            yield site, [column.cells[i] for column in self.columns]
+            yield site, [column.cells[i] for part in self.parts for column in part.columns]
 
 
 def fragment(attribution: Attribution, per_site: bool = False) -> str:
@@ -83,12 +91,19 @@ def picture(attribution: Attribution, per_site: bool = False) -> Picture:
         target=printable(a.target),
         settings=tuple(settings),
         sites=names,
-        columns=tuple(_column(a, shown, names, j) for j in range(len(a.tokens))),
+        parts=tuple(_parts(a, [_column(a, shown, names, j) for j in range(len(a.tokens))])),
         legend=_legend(shown.signed),
         low=f"−{high}" if shown.signed else "0",
         high=high,
         unit=_unit(a, per_site),
     )
+
+
+def _parts(a: Attribution, columns: Sequence[Column]) -> Iterator[Part]:
+    for number, name in enumerate(part_names(a) or ("",)):
+        yield Part(
+            name, tuple(c for c, s in zip(columns, a.segments, strict=True) if not name or s == number)
+        )
 
 
 def _column(a: Attribution, shown: Scale, names: Sequence[str], j: int) -> Column:

@@ -21,7 +21,7 @@ from matplotlib.font_manager import FontProperties, findfont, fontManager, get_f
 from matplotlib.textpath import text_to_path
 
 from .colours import MISSING, Scale, colours, ink, scale
-from .labels import caption, printable, shortened, site_name
+from .labels import caption, part_names, printable, shortened, site_name
 from .terminal import blocks
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def plot(attribution: Attribution, ax: Axes | None = None, per_site: bool = Fals
     label = _tokens_inside if layout.sites == 1 else _tokens_above
     label(ax, layout, tokens, attribution.special, shown)
     _name_sites(ax, layout, attribution)
+    _name_parts(ax, layout, attribution)
     _legend(ax, shown, (width, height))
     return ax
 
@@ -150,7 +151,7 @@ def _layout(attribution: Attribution, tokens: Sequence[str], room: float, font: 
         widths = np.full(len(tokens), 2.1 * line_height)
         head = float(measured.max(initial=0.0) * np.sin(np.radians(LEAN))) + 1.6 * line_height
         cell = 1.7 * line_height
-    lines = tuple(blocks(widths.tolist(), room + 1e-6, gap=0.0))
+    lines = tuple(blocks(widths.tolist(), room + 1e-6, gap=0.0, segments=attribution.segments))
     return Layout(font, widths, lines, head, cell, sites)
 
 
@@ -206,6 +207,18 @@ def _name_sites(ax: Axes, layout: Layout, attribution: Attribution) -> None:
     middles = [y[:-1] + 0.5 * layout.cell for y in rows]
     names = [site_name(site) for site in attribution.sites] * len(rows)
     ax.set_yticks(np.concatenate(middles) if middles else [], names if middles else [], fontsize=layout.font)
+
+
+def _name_parts(ax: Axes, layout: Layout, attribution: Attribution) -> None:
+    """Say where each text of a pair begins, in the margin: beside its tokens, or above the sites' names."""
+    starts = {attribution.segments[line[0]]: number for number, line in reversed([*enumerate(layout.lines)])}
+    for part, name in enumerate(part_names(attribution)):
+        if part in starts:
+            y = layout.edges(starts[part])[1]
+            where = y.mean() if layout.sites == 1 else y[0] - 0.35 * layout.font * POINT
+            align = "center_baseline" if layout.sites == 1 else "baseline"
+            style = {"ha": "right", "va": align, "weight": "bold", "color": "#444444"}
+            _write(ax, -0.08, where, _drawable(shortened(name, 12)), layout.font, **style)
 
 
 def _legend(ax: Axes, shown: Scale, size: tuple[float, float]) -> None:

@@ -8,10 +8,20 @@ from unicodedata import category
 if TYPE_CHECKING:
     from ..attribution import Attribution
 
+PARTS = ("first text", "second text")
+"""where a record does not say what its texts are"""
+
 
 def site_name(site: int) -> str:
     """0 is the words before position is added, 1 the whole embeddings, k+1 the output of block k."""
     return ("words", "embeddings")[site] if site < 2 else f"block {site - 1}"
+
+
+def part_names(attribution: Attribution) -> tuple[str, ...]:
+    """What the two texts of a pair are called; nothing for a single text."""
+    if isinstance(attribution.text, str):
+        return ()
+    return tuple(printable(name) for name in attribution.parts or PARTS)
 
 
 def caption(attribution: Attribution) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..words import word_groups
 from .fragment import palette, template
-from .labels import shortened, site_name, visible
+from .labels import PARTS, part_names, shortened, site_name, visible
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
@@ -38,7 +38,6 @@ SCRIPTS = ("base.js", "data.js", "charts.js", "map.js", "text.js", "list.js", "s
 """the viewer, in the order in which its parts need one another"""
 LIVE = ("live.js",)
 """what the page of `masklens serve` has besides"""
-PARTS = ("first text", "second text")
 
 
 @dataclass(frozen=True)
@@ -96,14 +95,15 @@ def report_data(
     title: str = "masklens report",
     labels: Sequence[str] | None = None,
     parts: Sequence[Part] = (),
-    segments: Sequence[str] = PARTS,
+    segments: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Everything the viewer shows, ready for JSON.
 
     Entries of one text stand together. `labels` has the right answer of each text, `segments` the names of
-    the two texts of a pair.
+    the two texts of a pair, by default as the first pair has them.
     """
     groups = by_text(entries)
+    found = (names for group in groups for entry in group if (names := part_names(entry.attribution)))
     if labels is not None and len(labels) != len(groups):
         raise ValueError(f"{len(labels)} labels for {len(groups)} texts")
     texts = [text_data(group) for group in groups]
@@ -111,7 +111,7 @@ def report_data(
         text["label"] = visible(str(label))
     return {
         "title": visible(title),
-        "segments": [visible(name) for name in segments],
+        "segments": [visible(name) for name in segments or next(found, PARTS)],
         "settings": share_settings(texts),
         "texts": texts,
         "parts": [part_data(part) for part in [*proof_parts(groups), *parts]],

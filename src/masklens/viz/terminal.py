@@ -14,7 +14,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from .labels import printable
+from .labels import part_names, printable
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
@@ -52,7 +52,11 @@ class HeatMap:
         scale = largest(a.scores)
         tokens = [printable(token) for token in a.tokens]
         widths = [max(cell_len(token), 5) for token in tokens]
-        for columns in blocks(widths, options.max_width - LABEL_WIDTH):
+        names, seen = part_names(a), -1
+        for columns in blocks(widths, options.max_width - LABEL_WIDTH, segments=a.segments):
+            if names and a.segments[columns[0]] != seen:
+                seen = a.segments[columns[0]]
+                yield Text(names[seen], "italic")
             yield block(a, tokens, widths, columns, scale)
         yield Text(
             f"1.00 = {scale:.3g}; site 0 is the word embeddings, site k+1 the output of block k", "dim"
@@ -95,13 +99,20 @@ def cell(value: float, width: int) -> Text:
     return Text(f"{value:.2f}".center(width), Style.parse(f"{ink} on rgb({red},{green},{blue})"))
 
 
-def blocks(widths: Sequence[float], room: float, gap: float = GAP) -> Iterator[range]:
-    """Cut the columns into runs that fit into the room, each with at least one column."""
+def blocks(
+    widths: Sequence[float], room: float, gap: float = GAP, segments: Sequence[int] = ()
+) -> Iterator[range]:
+    """Cut the columns into runs that fit into the room, each with at least one column.
+
+    No run has tokens of both texts of a pair, where `segments` says which text each token is from.
+    """
     ends = list(accumulate(width + gap for width in widths))
     start = 0
     while start < len(widths):
         used = ends[start - 1] if start else 0
         stop = max(start + 1, sum(end - used <= room for end in ends))
+        if segments:
+            stop = next((j for j in range(start, stop) if segments[j] != segments[start]), stop)
         yield range(start, stop)
         start = stop
 
