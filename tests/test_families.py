@@ -401,6 +401,46 @@ def test_from_pretrained_refuses_pickle_and_models_without_a_head(tmp_path):
         Subject.from_pretrained(tmp_path)
 
 
+@pytest.fixture
+def checkpoint(tmp_path):
+    """A function that saves a tiny classifier with a change to its weights."""
+    from safetensors.torch import load_file, save_file
+
+    def save(change):
+        built = tiny.subject("bert")
+        built.tokenizer.save_pretrained(tmp_path)
+        built.module.save_pretrained(tmp_path)
+        weights = load_file(tmp_path / "model.safetensors")
+        save_file(change(weights), tmp_path / "model.safetensors", metadata={"format": "pt"})
+        return tmp_path
+
+    return save
+
+
+def test_another_head_in_the_checkpoint_is_not_worth_a_word(checkpoint, capfd, recwarn):
+    import transformers
+
+    path = checkpoint(lambda weights: weights | {"cls.predictions.bias": torch.zeros(9)})
+    before = transformers.logging.get_verbosity()
+    Subject.from_pretrained(path)
+    assert "REPORT" not in capfd.readouterr().err and not recwarn.list
+    assert transformers.logging.get_verbosity() == before
+
+
+@pytest.mark.parametrize("part", ["classifier.", "bert.encoder.layer.1."])
+def test_missing_weights_are_an_error(checkpoint, part):
+    path = checkpoint(lambda weights: {k: v for k, v in weights.items() if not k.startswith(part)})
+    with pytest.raises(ModelError, match=rf"lacks \d+ weights of BertForSequence\w+, such as {part}"):
+        Subject.from_pretrained(path)
+
+
+def test_blocks_that_the_config_does_not_know_get_a_warning(checkpoint):
+    name = "bert.encoder.layer.{}.output.dense.bias"
+    path = checkpoint(lambda weights: weights | {name.format(99): weights[name.format(0)].clone()})
+    with pytest.warns(UserWarning, match="no place for 1 weights.*layer.99"):
+        Subject.from_pretrained(path)
+
+
 def test_find_points_keeps_to_the_outer_list():
     """A list of experts inside each block may be longer than the list of blocks."""
     model = tiny.model("bert")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -372,8 +373,43 @@ def _load(
         loader = _loader(transformers.AutoConfig.from_pretrained(path, **everywhere), path)
     if dtype is not None:
         options["dtype"] = dtype
-    model = getattr(transformers, loader).from_pretrained(path, **everywhere, **options)
+    options["output_loading_info"] = True
+    with quiet():
+        model, info = getattr(transformers, loader).from_pretrained(path, **everywhere, **options)
+    _check_weights(model, info, path)
     return model, transformers.AutoTokenizer.from_pretrained(path, **everywhere)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No report by transformers of weights that are missing or not used: we look at them ourselves."""
+    from transformers import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _check_weights(model: nn.Module, info: Mapping[str, Any], path: Any) -> None:
+    """Random weights are refused; further heads in the checkpoint are fine, further blocks are not."""
+    missing, unused = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
+    if missing:
+        raise ModelError(
+            f"{os.fspath(path)!r} lacks {len(missing)} weights of {type(model).__name__}, such as "
+            f"{missing[0]}: they would be random. Give the fine-tuned checkpoint; if random ones are meant, load "
+            f"the model yourself and use Subject(model, tokenizer)"
+        )
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    strange = [name for name in unused if name.startswith(prefix) and "pooler" not in name]
+    if strange:
+        warnings.warn(
+            f"{type(model).__name__} has no place for {len(strange)} weights of {os.fspath(path)!r}, such as "
+            f"{strange[0]}; do config and weights belong together?",
+            stacklevel=5,
+        )
 
 
 _WHERE = ("revision", "subfolder", "token", "cache_dir", "local_files_only")

@@ -21,14 +21,7 @@ OVER = ("inputs", "states")
 
 def load_default(device: str | torch.device | None = None) -> Subject:
     """The model in full precision; it is kept in half."""
-    import transformers
-
-    before = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()  # the LM head's weights in the same file are no mistake
-    try:
-        return Subject.from_pretrained(HOME, device=device, dtype="float32")
-    finally:
-        transformers.logging.set_verbosity(before)
+    return Subject.from_pretrained(HOME, device=device, dtype="float32")
 
 
 def lens(subject: Subject, over: str = "inputs") -> DiffMask:

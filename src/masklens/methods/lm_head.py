@@ -8,8 +8,7 @@ models is not forgotten.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from ..encoding import Batch
 from ..errors import MethodError
+from ..families import quiet
 from ..subject import Subject
 from ..tasks import Classification
 
@@ -107,24 +107,13 @@ def _load(path: str, local: bool) -> nn.Module | None:
             return None
         raise MethodError(f"no language model can be loaded from {path!r} ({error}); {REMEDY}") from error
     for auto in _language_models(config, transformers):
-        with _quiet(transformers.logging):
+        with quiet():  # whether weights are missing is what is being found out
             model, info = auto.from_pretrained(
                 path, config=config, use_safetensors=True, output_loading_info=True, local_files_only=local
             )
         if not info["missing_keys"] and not info.get("mismatched_keys"):
             return model.eval()
     return None
-
-
-@contextmanager
-def _quiet(logging: Any) -> Iterator[None]:
-    """No report of missing weights: whether any are missing is what is being found out."""
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
 
 
 def _language_models(config: Any, transformers: Any) -> list[Any]:
