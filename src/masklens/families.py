@@ -399,8 +399,8 @@ def _check_weights(model: nn.Module, info: Mapping[str, Any], path: Any) -> None
     if missing:
         raise ModelError(
             f"{os.fspath(path)!r} lacks {len(missing)} weights of {type(model).__name__}, such as "
-            f"{missing[0]}: they would be random. Give the fine-tuned checkpoint; if random ones are meant, load "
-            f"the model yourself and use Subject(model, tokenizer)"
+            f"{missing[0]}: they would be random. Give the fine-tuned checkpoint; where random ones are "
+            f"meant, load the model yourself and use Subject(model, tokenizer)"
         )
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
     strange = [name for name in unused if name.startswith(prefix) and "pooler" not in name]
