@@ -19,7 +19,9 @@ from types import ModuleType
 from typing import Any
 
 PAGE = Path(__file__).with_name("api.md")
-FUNCTIONS = ("explain", "verify", "evaluate", "report", "save", "load", "methods", "register_family")
+FUNCTIONS = (
+    "explain", "verify", "evaluate", "report", "save", "load", "windows", "methods", "register_family",
+)  # fmt: skip
 CLASSES = {
     "Subject": "subject",
     "Attribution": "attribution",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .evaluation import evaluate, verify
     from .explaining import explain
     from .families import register_family
+    from .long_contexts import windows
     from .methods.diffmask import DiffMask
     from .reporting import report
     from .subject import Subject
@@ -40,6 +41,7 @@ __all__ = [
     "report",
     "save",
     "verify",
+    "windows",
 ]
 
 _HOME = {
@@ -53,6 +55,7 @@ _HOME = {
     "report": "reporting",
     "save": "attribution",
     "verify": "evaluation",
+    "windows": "long_contexts",
 }
 
 

@@ -185,7 +185,8 @@ class TokenizerEncoder:
         if not self.truncate:
             raise TextError(
                 f"a text of {count} tokens starting with {_start(text)} is longer than the model takes "
-                f"({self.max_length}); shorten it, or give Subject truncate=True to cut it"
+                f"({self.max_length}); shorten it, give Subject truncate=True to cut it, or, to find answers "
+                f"in it, explain it with windows=128"
             )
         pair = not isinstance(text, str)
         if pair and self.cut == "only_second":

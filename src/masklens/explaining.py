@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ def explain(
     baselines: Any = None,
     seed: int = 0,
     show_progress: bool = False,
+    windows: int | None = None,
     **options: Any,
 ) -> Explanations:
     """Explain the model's output for each text; the results, a list, are in the order of the texts.
@@ -46,6 +48,9 @@ def explain(
         target: a class id or name (one, or a list with one a text); by default the predicted one.
         sites: site numbers, "all", or None for the method's own choice.
         baselines: what stands for an absent token, for the methods that need it.
+        windows: for question answering, by how many tokens windows over a context that is too long for the
+            model overlap, such as 128. The window with the best answer is explained; the record is of that
+            window, and its settings say where the window and the answer begin in the whole context.
         options: the method's own options; an unknown one is an error.
     """
     subject, chosen = as_subject(subject), find(method)
@@ -53,13 +58,14 @@ def explain(
     texts, start = _as_list(texts), time.perf_counter()
     where = chosen_sites(subject, chosen, sites, options.get("lens"))
     targets = per_text(target, len(texts))
+    texts, notes = _windowed(subject, texts, targets, windows, batch_size)
     order = sorted(range(len(texts)), key=lambda i: _length(texts[i]))
     results: list[Attribution | None] = [None] * len(texts)
     for rows in _batches(order, batch_size, show_progress):
         settings = {"seed": seed, "baselines": baselines, **options}
         made = _explain_rows(subject, chosen, texts, targets, rows, where, settings)
         for i, attribution in zip(rows, made, strict=True):
-            results[i] = attribution
+            results[i] = replace(attribution, settings={**attribution.settings, **notes[i]})
     return Explanations((a for a in results if a is not None), time.perf_counter() - start)
 
 
@@ -71,6 +77,17 @@ def _as_list(texts: Text | Sequence[Text]) -> list[Text]:
         if not isinstance(text, str) and not pair:
             raise TextError(f"text {i} is {text!r:.80}; a text is a string or a pair of strings")
     return [text if isinstance(text, str) else (text[0], text[1]) for text in texts]
+
+
+def _windowed(
+    subject: Subject, texts: list[Text], targets: Sequence[Any], overlap: int | None, batch_size: int
+) -> tuple[list[Text], list[dict[str, Any]]]:
+    """The texts, each too long pair cut to its best window, and what the records are to say about that."""
+    if overlap is None:
+        return texts, [{} for _ in texts]
+    from .long_contexts import best_windows
+
+    return best_windows(subject, texts, overlap, targets, batch_size)
 
 
 def _length(text: Text) -> int:
