@@ -207,7 +207,8 @@ def test_answers_as_targets():
         ("Rome", "not in the context"),
         ((5, 3), "no answer"),
         ((0, 400), "no answer"),
-        (3, "no answer"),
+        (3, "'3' is not in the context"),
+        (3.5, "no answer"),
     ]:
         with pytest.raises(TargetError, match=message):
             task.resolve(bad, output, batch)

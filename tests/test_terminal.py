@@ -1,6 +1,7 @@
 """The heat map in the terminal."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 from rich.console import Console
@@ -70,3 +71,10 @@ def test_the_texts_of_a_pair_are_told_apart():
     assert "first text" in unnamed and "second text" in unnamed
     narrow = [line for line in render(make_pair(), width=20).splitlines() if line in ("question", "passage")]
     assert narrow == ["question", "passage"], "each name once, however many blocks there are"
+
+
+def test_a_window_says_where_it_is():
+    said = {"window": "2 of 3", "window_start": 40, "answer_start": 44, "answer_end": 47}
+    drawn = render(replace(make_pair(), settings=said), width=100)
+    assert "window 2 of 3: characters 40-50, the answer at 44-47" in drawn.splitlines()
+    assert "window" not in render(make_pair())

@@ -94,6 +94,22 @@ TargetOption = Annotated[
 DeviceOption = Annotated[str | None, typer.Option("--device", help="Such as cpu, cuda or cuda:1.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Same seed, same result.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Use at most so many texts.")]
+PairOption = Annotated[
+    bool, typer.Option("--pair", help="Take the texts two by two: a question and its context, say.")
+]
+WindowsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--windows", min=0, help="Find answers in long contexts: by how many tokens windows overlap."
+    ),
+]
+TruncateOption = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long.")]
+LengthOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-length", min=1, show_default="the model's", help="Tokens the model is given at most."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable output alone.")]
 
 
@@ -160,10 +176,14 @@ def explain(
     model: MaybeModelOption = None,
     input: InputOption = None,
     column: ColumnOption = None,
+    pair: PairOption = False,
     method: MethodOption = None,
     lens: LensOption = None,
     lm_head: HeadOption = None,
     target: TargetOption = None,
+    windows: WindowsOption = None,
+    truncate: TruncateOption = False,
+    max_length: LengthOption = None,
     device: DeviceOption = None,
     seed: SeedOption = 0,
     limit: LimitOption = None,
@@ -183,15 +203,16 @@ def explain(
 
         if out:
             check_ending(out)
-        wanted = gather(texts or [], input, column, limit)
+        wanted = gather(texts or [], input, column, limit, pair)
         names = [find(name).name for name in method or ["diffmask" if lens or not model else DEFAULT_METHOD]]
-        subject = load_subject(model, device)
+        subject = load_subject(model, device, truncate, max_length)
         options = method_options(names, subject, lens, lm_head)
         if not model and not lens and "diffmask" in names:
             options["diffmask"]["lens"] = packaged_lens(subject, "inputs")
         common: dict[str, Any] = {
             "target": read_target(target),
             "seed": seed,
+            "windows": windows,
             "show_progress": sys.stderr.isatty(),
         }
         found = [masklens.explain(subject, wanted, name, **common, **options[name]) for name in names]
@@ -223,6 +244,8 @@ def fit(
     margin: Annotated[float, typer.Option("--margin", help="The divergence the masks may cause.")] = 0.1,
     steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of training.")] = None,
     column: ColumnOption = None,
+    truncate: TruncateOption = False,
+    max_length: LengthOption = None,
     device: DeviceOption = None,
     seed: SeedOption = 0,
     limit: LimitOption = None,
@@ -236,7 +259,7 @@ def fit(
         from .processes import is_main, own_device
 
         texts = gather([], data, column, limit)
-        subject = masklens.Subject.from_pretrained(model, device=own_device(device))
+        subject = load_subject(model, own_device(device), truncate, max_length)
         settings: dict[str, Any] = {} if steps is None else {"steps": steps}
         if is_main():
             tell(f"fitting masks over {over} on {len(texts):,} texts")
@@ -255,6 +278,7 @@ def evaluate(
     texts: Annotated[list[str] | None, typer.Argument(help="The texts to explain and evaluate.")] = None,
     input: InputOption = None,
     column: ColumnOption = None,
+    pair: PairOption = False,
     label_column: Annotated[
         str | None, typer.Option("--label-column", help="The column of the gold labels.")
     ] = None,
@@ -274,6 +298,9 @@ def evaluate(
     lens: LensOption = None,
     lm_head: HeadOption = None,
     target: TargetOption = None,
+    windows: WindowsOption = None,
+    truncate: TruncateOption = False,
+    max_length: LengthOption = None,
     device: DeviceOption = None,
     seed: SeedOption = 0,
     limit: LimitOption = None,
@@ -285,24 +312,25 @@ def evaluate(
         from .corpus.shards import corpus_runs
         from .evaluation.imported import read_attributions
         from .evaluation.streaming import evaluate_corpora
+        from .texts import read_labels
 
-        subject = masklens.Subject.from_pretrained(model, device=device)
+        subject = load_subject(model, device, truncate, max_length)
         runs = corpus_runs(attributions or [], alone=not (texts or input))
         sets: dict[str, Any] = (
             {} if runs else {Path(path).stem: read_attributions(path) for path in attributions or []}
         )
-        labels = gather([], input, [label_column], limit) if input and label_column else None
+        labels = read_labels(input, label_column, limit) if input and label_column else None
         if texts or input:
             names = method or ["diffmask" if lens else DEFAULT_METHOD]
             wanted, options = (
-                gather(texts or [], input, column, limit),
+                gather(texts or [], input, column, limit, pair),
                 method_options(names, subject, lens, lm_head),
             )
             for name in names:
                 tell(f"explaining {len(wanted)} texts with {name}")
-                common: dict[str, Any] = {"target": read_target(target), "seed": seed}
+                common: dict[str, Any] = {"target": read_target(target), "seed": seed, "windows": windows}
                 sets[name] = masklens.explain(subject, wanted, name, **common, **options[name])
-        gold = None if labels is None else [read_target(str(label)) for label in labels]
+        gold = None if labels is None else [read_target(label) for label in labels]
         table = (
             evaluate_corpora(subject, runs, metric, random_draws=draws, seed=seed, limit=limit)
             if runs
@@ -342,7 +370,7 @@ def corpus(
     target: TargetOption = None,
     site: Annotated[list[int] | None, typer.Option("--site", help="A site; repeat for several.")] = None,
     verify: Annotated[bool, typer.Option(help="Verify every explanation by running the model again.")] = True,
-    truncate: Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long.")] = False,
+    truncate: TruncateOption = False,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Texts in a batch.")] = 32,
     shard_rows: Annotated[int, typer.Option("--shard-rows", min=1, help="Rows of a shard.")] = 2048,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad row.")] = False,
@@ -397,6 +425,7 @@ def report(
     out: Annotated[Path, typer.Option("--out", help="The html file to write.")] = Path("report.html"),
     model: MaybeModelOption = None,
     column: ColumnOption = None,
+    pair: PairOption = False,
     label_column: Annotated[
         str | None, typer.Option("--label-column", help="The column of the gold labels.")
     ] = None,
@@ -404,6 +433,9 @@ def report(
     lens: LensesOption = None,
     lm_head: HeadOption = None,
     target: TargetOption = None,
+    windows: WindowsOption = None,
+    truncate: TruncateOption = False,
+    max_length: LengthOption = None,
     games: Annotated[bool, typer.Option("--games", help="Play the hiding and revealing games.")] = False,
     parts_of_speech: Annotated[
         bool, typer.Option("--parts-of-speech", help="Scores by part of speech (English; needs spaCy).")
@@ -424,21 +456,22 @@ def report(
             check_unused({"--method": method, "--target": target, "--lm-head": lm_head, "a text": texts})
         if made is not None and not model:
             check_unused({"--lens": lens, "--games": games}, "the model: add --model")
-        subject = load_subject(model, device) if model or made is None else None
+        subject = load_subject(model, device, truncate, max_length) if model or made is None else None
         lenses = load_lenses(model, subject, lens) if subject else []
-        labels = gather([], input, [label_column], limit) if input and label_column else None
+        labels = (
+            reporting.read_answers(input, label_column, limit, subject) if input and label_column else None
+        )
         if made is not None:
             sets = reporting.named(reporting.first_texts(made, limit))
         elif subject is not None:
-            wanted = gather(texts or [], input, column, limit)
+            wanted = gather(texts or [], input, column, limit, pair)
             chosen = reporting.choose(method or [], DEFAULT_METHOD, lenses, lm_head)
             tell(f"explaining {len(wanted)} texts with {', '.join(chosen)}")
-            common: dict[str, Any] = {"target": read_target(target), "seed": seed}
+            common: dict[str, Any] = {"target": read_target(target), "seed": seed, "windows": windows}
             common["show_progress"] = sys.stderr.isatty()
             sets = reporting.explain_ways(subject, wanted, chosen, **common)
         table = masklens.evaluate(subject, sets, metrics=["hiding", "revealing"]) if games else None
-        answers = [str(label) for label in labels] if labels else None
-        more: dict[str, Any] = {"labels": answers, "evaluation": table, "parts_of_speech": parts_of_speech}
+        more: dict[str, Any] = {"labels": labels, "evaluation": table, "parts_of_speech": parts_of_speech}
         masklens.report(sets, out, title, subject, lenses, **more)
         tell(f"wrote {out}")
     if as_json:
@@ -476,7 +509,8 @@ def serve(
 @app.command()
 def reproduce(
     section: Annotated[
-        Literal["toy", "sst", "saliency"], typer.Argument(help="The part of the papers to reproduce.")
+        Literal["toy", "sst", "squad", "saliency"],
+        typer.Argument(help="The part of the papers to reproduce."),
     ],
     out: Annotated[Path, typer.Option("--out", help="The folder for results.json, results.md and figures.")],
     model_dir: Annotated[
@@ -539,11 +573,15 @@ def check_unused(given: Mapping[str, Any], needs: str = "texts, not attributions
             raise MethodError(f"{name} needs {needs}, or leave it out")
 
 
-def load_subject(model: str | None, device: str | None) -> Subject:
+def load_subject(
+    model: str | None, device: str | None, truncate: bool = False, max_length: int | None = None
+) -> Subject:
     """The model that was named, or the packaged one."""
-    if model is None:
-        return masklens.Subject.default(device)
-    return masklens.Subject.from_pretrained(model, device=device)
+    how: dict[str, Any] = {"truncate": truncate, "max_length": max_length}
+    if model is not None:
+        return masklens.Subject.from_pretrained(model, device=device, **how)
+    subject = masklens.Subject.default(device)
+    return masklens.Subject(subject.module, subject.tokenizer, **how) if any(how.values()) else subject
 
 
 def packaged_lens(subject: Subject, over: str) -> DiffMask:
@@ -582,12 +620,18 @@ def text_by_text(found: Sequence[Sequence[T]]) -> list[T]:
 
 
 def gather(
-    texts: Sequence[str], pattern: str | None, columns: Sequence[str] | None, limit: int | None
+    texts: Sequence[str],
+    pattern: str | None,
+    columns: Sequence[str] | None,
+    limit: int | None,
+    pair: bool = False,
 ) -> list[Text]:
-    """The texts given as arguments followed by those in files, at most `limit` of them."""
+    """The texts given as arguments, two by two for pairs, and those in files, at most `limit` of them."""
     from .texts import read_texts
 
-    found: list[Text] = list(texts)
+    if pair and (len(texts) % 2 or not texts):
+        raise TextError(f"--pair takes two texts for each pair; {len(texts)} texts were given")
+    found: list[Text] = list(zip(texts[::2], texts[1::2], strict=True)) if pair else list(texts)
     if pattern is not None:
         found += read_texts(pattern, columns or ["text"], limit)
     if not found:
@@ -617,9 +661,9 @@ def options_of(options: Mapping[str, dict[str, Any]], method: str, flag: str) ->
     return options[method]
 
 
-def read_target(target: str | None) -> str | int | None:
-    """A class id if the target is a whole number, else a label name."""
-    return int(target) if target is not None and target.isdecimal() else target
+def read_target(target: Any) -> Any:
+    """A class id if the target is a whole number, else what was given, such as a label name."""
+    return int(target) if isinstance(target, str) and target.isdecimal() else target
 
 
 def diagnostics(lens: DiffMask) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from .attribution import Attribution, Text
 from .errors import FileError, MethodError
+from .evaluation.answers import gold_answers
 from .evaluation.table import Table
 from .evaluation.verifying import Verification, verify
 from .explaining import explain
@@ -17,6 +18,8 @@ from .files import whole
 from .methods import METHODS, Method, find, load_all
 from .overview import overview
 from .subject import Subject
+from .texts import read_labels
+from .token_tasks import QuestionAnswering
 from .viz.report import Entry, Part, evaluation_parts, report_data, report_html
 
 COMMON = ("integrated_gradients", "decoded_gradcam", "gradcam", "grad_x_input", "attention", "occlusion")
@@ -106,6 +109,16 @@ def first_texts(attributions: Sequence[Attribution], limit: int | None) -> list[
     return [a for a in attributions if a.text in wanted]
 
 
+def read_answers(
+    pattern: str, column: str, limit: int | None, subject: Subject | None
+) -> list[str | list[str]]:
+    """The right answers in a file as `report` takes them: names, and lists where questions are answered."""
+    labels = read_labels(pattern, column, limit)
+    asked = subject is not None and isinstance(subject.task, QuestionAnswering)
+    several = [asked or isinstance(label, list | dict) for label in labels]
+    return [gold_answers(label) if many else str(label) for label, many in zip(labels, several, strict=True)]
+
+
 def report(
     attributions: Sequence[Attribution] | Sets,
     path: str | os.PathLike[str],
@@ -113,7 +126,7 @@ def report(
     subject: Any = None,
     lenses: Sequence[Any] = (),
     keep: float = 0.5,
-    labels: Sequence[str] | None = None,
+    labels: Sequence[str | Sequence[str]] | None = None,
     evaluation: Table | None = None,
     parts: Sequence[Part] = (),
     parts_of_speech: bool = False,
@@ -127,7 +140,7 @@ def report(
         subject: the model; with it every explanation is verified at every site.
         lenses: the lenses that made attributions of diffmask; they bring what stands for a removed token.
         keep: as in `verify`.
-        labels: the right answer of each text.
+        labels: the right answer of each text; a list where several answers to a question are right.
         evaluation: what `evaluate` found: its curves and its table are shown.
         parts: further charts, tables and word clouds (see `viz.report`).
         parts_of_speech: add tables of scores by part of speech (English; needs spaCy).

@@ -20,6 +20,7 @@ from .methods import METHODS
 from .reporting import Way, prove, ways
 from .subject import Subject
 from .tap import watch
+from .token_tasks import QuestionAnswering
 from .viz.report import Entry, report_data, report_html, text_data
 
 HOST = "127.0.0.1"
@@ -28,6 +29,8 @@ LONGEST_BODY = 256 * 1024
 LONGEST_TEXT = 20_000
 """characters"""
 MOST_METHODS = 12
+OVERLAP = 128
+"""tokens that windows share, over a context that is too long for the model"""
 HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -48,6 +51,7 @@ class BadRequest(Exception):
 
 def explainer(subject: Subject, choices: Mapping[str, Way], seed: int = 0) -> Callable[[Job], None]:
     """The work of a job: explain its text in every way that was asked for, and verify each."""
+    windows = OVERLAP if isinstance(subject.task, QuestionAnswering) else None
 
     def work(job: Job) -> None:
         entries: list[Entry] = []
@@ -55,7 +59,7 @@ def explainer(subject: Subject, choices: Mapping[str, Way], seed: int = 0) -> Ca
             for name in job.methods:
                 try:
                     way = choices[name]
-                    options = {**way.options, "seed": seed, "sites": _sites(way, job)}
+                    options = {**way.options, "seed": seed, "sites": _sites(way, job), "windows": windows}
                     made = explain(subject, [job.text], way.method, job.target, **options)
                     entries += prove(made, name, subject, way.lenses)
                     job.attributions += made
@@ -240,7 +244,7 @@ def about(subject: Subject, choices: Mapping[str, Way]) -> dict[str, Any]:
             for name, way in choices.items()
         ],
         "labels": list(getattr(task, "labels", ())),
-        "pair": type(task).__name__ == "QuestionAnswering",
+        "pair": isinstance(task, QuestionAnswering),
         "longest": LONGEST_TEXT,
     }
 

@@ -73,6 +73,15 @@ class Task(ABC):
         same = self.predict(reference, batch) == self.predict(output, batch)
         return same.reshape(len(batch), -1).all(1)
 
+    def gold(self, labels: Sequence[Any], output: Tensor, batch: Batch) -> list[Any]:
+        """What `right` compares decisions with, one a text, from the labels that the user gave."""
+        return list(self.resolve(list(labels), output, batch))
+
+    def right(self, output: Tensor, batch: Batch, gold: Sequence[Any]) -> Tensor:
+        """Whether the decisions are the gold ones: (examples,) bool."""
+        same = self.predict(output, batch) == torch.stack(list(gold))
+        return same.reshape(len(batch), -1).all(1)
+
 
 def per_text(wanted: Any, count: int) -> list[Any]:
     """One target for each of `count` texts from one target for all, or a list of them."""

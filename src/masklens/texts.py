@@ -34,17 +34,34 @@ def read_texts(pattern: str, columns: Sequence[str] = ("text",), limit: int | No
     return texts
 
 
+def read_labels(pattern: str, column: str, limit: int | None = None) -> list[Any]:
+    """Return the gold labels in a column of what `read_texts` reads: names, ids, or lists of answers."""
+    paths = sorted(Path(path) for path in glob(pattern, recursive=True)) or [Path(pattern)]
+    return list(islice(chain.from_iterable(_labels(path, column) for path in paths), limit))
+
+
+def _labels(path: Path, column: str) -> Iterator[Any]:
+    for number, row in enumerate(_rows(path), start=1):
+        _check_column(row, column, f"row {number} of {path}")
+        yield row[column]
+
+
 def _texts(path: Path, columns: Sequence[str]) -> Iterator[Text]:
     for number, row in enumerate(_rows(path), start=1):
         values = [_cell(row, column, f"row {number} of {path}") for column in columns]
         yield values[0] if len(values) == 1 else (values[0], values[1])
 
 
-def _cell(row: Row, column: str, where: str) -> str:
+def _check_column(row: Row, column: str, where: str) -> None:
     if column not in row:
         raise FileError(
-            f"{where} has no column {column!r}; it has {', '.join(map(repr, row))}: name one with --column"
+            f"{where} has no column {column!r}; it has {', '.join(map(repr, row))}: name one with --column, "
+            f"or two for a pair"
         )
+
+
+def _cell(row: Row, column: str, where: str) -> str:
+    _check_column(row, column, where)
     if not isinstance(row[column], str):
         raise FileError(f"{where} holds {row[column]!r} in column {column!r}; it must hold a string")
     return row[column]

@@ -34,7 +34,8 @@ class QuestionAnswering(Task):
         for i, text in enumerate(batch.texts):
             if isinstance(text, str):
                 raise TextError(
-                    f"question answering takes pairs (question, context); text {i} is {text!r:.80}"
+                    f"question answering takes pairs (question, context); text {i} is {text!r:.80}. On the "
+                    f"command line: --pair, or two columns of a file (--column question --column context)"
                 )
             if not in_context(batch)[i].any():
                 raise TextError(f"the context of {text!r:.80} has no tokens; give one with at least one")
@@ -68,6 +69,8 @@ class QuestionAnswering(Task):
 
     def _span(self, wanted: Any, logits: Tensor, batch: Batch, i: int) -> tuple[int, int]:
         """Token numbers from token numbers, or from the answer's text where it occurs with the best score."""
+        if isinstance(wanted, int) and not isinstance(wanted, bool):
+            wanted = str(wanted)  # such as a year
         if isinstance(wanted, str):
             found = occurrences(batch, i, wanted, segment=1)
             if not found:
@@ -95,6 +98,20 @@ class QuestionAnswering(Task):
 
     def describe(self, target: Tensor, batch: Batch) -> list[str]:
         return [span_text(batch, i, start, end) for i, (start, end) in enumerate(target.tolist())]
+
+    def gold(self, labels: Sequence[Any], output: Tensor, batch: Batch) -> list[Any]:
+        """The right answers of each question: texts, which need not be in what the model has read."""
+        from .evaluation.answers import gold_answers
+
+        return [gold_answers(label) for label in per_text(list(labels), len(batch))]
+
+    def right(self, output: Tensor, batch: Batch, gold: Sequence[Any]) -> Tensor:
+        """Exact match, as SQuAD counts it, with any of the gold answers."""
+        from .evaluation.answers import exact_match
+
+        said = self.describe(self.predict(output, batch), batch)
+        matches = [exact_match(answer, right) == 1 for answer, right in zip(said, gold, strict=True)]
+        return torch.tensor(matches, device=output.device)
 
 
 class TokenClassification(Task):

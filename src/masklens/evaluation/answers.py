@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..errors import TargetError
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -18,6 +21,28 @@ def normalise(answer: str) -> str:
     """Lower case, without ASCII punctuation and the articles a, an, the; single spaces."""
     plain = answer.lower().translate(PUNCTUATION)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
+
+
+def gold_answers(label: Any) -> list[str]:
+    """The right answers that a label stands for.
+
+    A label is one answer, a list of them, a mapping with the list under "text" (as data sets of SQuAD have
+    it), or None where there is no answer.
+    """
+    found = label.get("text") if isinstance(label, Mapping) else label
+    several = [] if found is None else [found] if isinstance(found, str | int | float) else found
+    if not isinstance(several, list | tuple) or not all(isinstance(a, str | int | float) for a in several):
+        raise TargetError(
+            f"{label!r:.80} is no gold answer; give a text, a list of texts, or {{'text': [...]}}"
+        )
+    return [str(answer) for answer in several]
+
+
+def answer_scores(predictions: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Mean exact match and F1 over questions."""
+    pairs = list(zip(predictions, golds, strict=True))
+    scores = {"exact_match": exact_match, "f1": token_f1}
+    return {name: sum(score(*pair) for pair in pairs) / len(pairs) for name, score in scores.items()}
 
 
 def exact_match(prediction: str, golds: str | Sequence[str]) -> float:

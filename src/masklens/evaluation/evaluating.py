@@ -12,7 +12,9 @@ import numpy as np
 from ..attribution import Attribution
 from ..errors import MethodError
 from ..subject import as_subject
+from ..token_tasks import QuestionAnswering
 from . import faithfulness
+from .answers import answer_scores
 from .faithfulness import Game
 from .plausibility import Span, plausibility
 from .ranking import Ranking, random_rankings, rank
@@ -43,6 +45,8 @@ METRICS: dict[str, Metric] = {
     "aopc_sufficiency": Metric(faithfulness.aopc_sufficiency, "lower"),
     "aopc_by_token": Metric(faithfulness.aopc_by_token, "higher"),
     "aopc_sufficiency_by_token": Metric(faithfulness.aopc_sufficiency_by_token, "lower"),
+    "ferret_comprehensiveness": Metric(faithfulness.ferret_comprehensiveness, "higher"),
+    "ferret_sufficiency": Metric(faithfulness.ferret_sufficiency, "lower"),
     "log_odds": Metric(faithfulness.log_odds, "lower"),
     "loo_correlation": Metric(faithfulness.loo_correlation, "higher"),
     "divergence": Metric(faithfulness.divergence, "lower"),
@@ -82,6 +86,8 @@ def evaluate(
         attributions: by name, one attribution a text, all for the same texts in the same order. A set with
             several sites gets a row a site, NAME@SITE.
         labels: gold labels, ids or names; without them accuracy is agreement with the model's own decision.
+            For question answering the right answers, one or a list a text: accuracy is exact match then, and
+            exact match and F1 of the model's own answers are in the table's settings.
         metrics: names from METRICS, "iou_f1", "token_f1" and "auprc" (with `rationales`), or "overlap".
         rationales: for each text, the character spans that people marked.
         rarity: how much a word counts in "overlap"; see specificity.document_rarity.
@@ -93,6 +99,7 @@ def evaluate(
     first = next(iter(sets.values()))
     views = Views(subject, [a.text for a in first], labels, shared_targets(sets), how=replace)
     faithful = [name for name in names if name in METRICS]
+    answered = _answered(views)
     table: dict[str, dict[str, Cell]] = {}
     curves: dict[str, dict[str, Sequence[float]]] = {}
     for row, site, chosen in attribution_rows(sets):
@@ -110,15 +117,26 @@ def evaluate(
         better=_directions(names),
         seconds={row: _seconds(chosen) for row, _, chosen in attribution_rows(sets)},
         curves=curves,
-        notes=[note for name, chosen in sets.items() for note in warn_of_problems(name, chosen)],
+        notes=[note for name, chosen in sets.items() for note in warn_of_problems(name, chosen)]
+        + [f"the model's own answers: {name} {value:.3f}" for name, value in answered.items()],
         settings={
             "texts": len(views),
             "accuracy": "gold labels" if labels is not None else "agreement with the model",
+            **answered,
             "replace": replace if isinstance(replace, str) else type(replace).__name__,
             "random_draws": random_draws,
             "seed": seed,
         },
     )
+
+
+def _answered(views: Views) -> dict[str, float]:
+    """How good the model's own answers are, where it answers questions and the right ones are known."""
+    task = views.subject.task
+    if views.gold is None or not isinstance(task, QuestionAnswering):
+        return {}
+    said = task.describe(task.predict(views.reference.to(views.batch.valid.device), views.batch), views.batch)
+    return answer_scores(said, views.gold)
 
 
 def _check(

@@ -107,7 +107,7 @@ class Views:
         self.reference = self._whole() if known is None else known.output.cpu()  # (texts, ...)
         task, whole = subject.task, self.reference.to(subject.device)
         self.target = task.resolve(None if targets is None else list(targets), whole, self.batch)
-        self.gold = None if labels is None else task.resolve(list(labels), whole, self.batch)
+        self.gold = None if labels is None else task.gold(labels, whole, self.batch)
         self._remember_whole()
         if self.how == "drop" and like is None:
             self._check_dropping()
@@ -198,8 +198,7 @@ class Views:
         agrees = task.agrees(reference, output, batch)
         correct = agrees
         if self.gold is not None:
-            gold = self.gold[rows.to(self.gold.device)]
-            correct = (task.predict(output, batch) == gold).reshape(len(rows), -1).all(1)
+            correct = task.right(output, batch, [self.gold[i] for i in rows.tolist()])
         target = self.target[rows.to(self.target.device)]
         columns = [task.log_probability(output, target), agrees, correct, task.divergence(reference, output)]
         return [tuple(row) for row in torch.stack([c.double() for c in columns], 1).tolist()]

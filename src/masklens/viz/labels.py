@@ -24,6 +24,16 @@ def part_names(attribution: Attribution) -> tuple[str, ...]:
     return tuple(printable(name) for name in attribution.parts or PARTS)
 
 
+def window_note(attribution: Attribution) -> str:
+    """Where the window and the answer are in the whole context, if the record is of a window."""
+    said = attribution.settings
+    if isinstance(attribution.text, str) or "window" not in said:
+        return ""
+    end = said["window_start"] + len(attribution.text[1])
+    answer = f"the answer at {said['answer_start']}-{said['answer_end']}"
+    return printable(f"window {said['window']}: characters {said['window_start']}-{end}, {answer}")
+
+
 def caption(attribution: Attribution) -> str:
     """Method, target and, where it is another, the prediction."""
     about = f"{attribution.method} · target {attribution.target}"

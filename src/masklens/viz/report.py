@@ -93,22 +93,25 @@ Part = Chart | Grid | Cloud
 def report_data(
     entries: Iterable[Entry],
     title: str = "masklens report",
-    labels: Sequence[str] | None = None,
+    labels: Sequence[str | Sequence[str]] | None = None,
     parts: Sequence[Part] = (),
     segments: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Everything the viewer shows, ready for JSON.
 
-    Entries of one text stand together. `labels` has the right answer of each text, `segments` the names of
-    the two texts of a pair, by default as the first pair has them.
+    Entries of one text stand together. `labels` has the right answer of each text; where it is a list, any
+    of them is right, as SQuAD compares answers. `segments` has the names of the two texts of a pair, by
+    default as the first pair has them.
     """
     groups = by_text(entries)
     found = (names for group in groups for entry in group if (names := part_names(entry.attribution)))
     if labels is not None and len(labels) != len(groups):
         raise ValueError(f"{len(labels)} labels for {len(groups)} texts")
     texts = [text_data(group) for group in groups]
-    for text, label in zip(texts, labels or [], strict=False):
-        text["label"] = visible(str(label))
+    for text, group, label in zip(texts, groups, labels or [], strict=False):
+        several = [label] if isinstance(label, str) else list(dict.fromkeys(label))
+        text["label"] = visible(" / ".join(several))
+        text["wrong"] = not _right(group[0].attribution.prediction, label)
     return {
         "title": visible(title),
         "segments": [visible(name) for name in segments or next(found, PARTS)],
@@ -116,6 +119,14 @@ def report_data(
         "texts": texts,
         "parts": [part_data(part) for part in [*proof_parts(groups), *parts]],
     }
+
+
+def _right(said: str, label: str | Sequence[str]) -> bool:
+    if isinstance(label, str):
+        return said == label
+    from ..evaluation.answers import exact_match  # it brings torch along
+
+    return exact_match(said, label) == 1
 
 
 def share_settings(texts: Sequence[dict[str, Any]]) -> list[dict[str, str]]:

@@ -14,7 +14,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from .labels import part_names, printable
+from .labels import part_names, printable, window_note
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
@@ -49,6 +49,8 @@ class HeatMap:
             ("prediction ", "dim"), (printable(a.prediction), "bold"), ("   target ", "dim"),
             (printable(a.target), "bold"), ("   method ", "dim"), (printable(a.method), "bold"),
         )  # fmt: skip
+        if window_note(a):
+            yield Text(window_note(a), "dim")
         scale = largest(a.scores)
         tokens = [printable(token) for token in a.tokens]
         widths = [max(cell_len(token), 5) for token in tokens]

@@ -13,7 +13,7 @@ const SORTS = {
 const FILTERS = {
   all: ["all", () => true],
   lost: ["prediction lost", (text) => text.maps.some((m) => (m.proofs || []).slice(-1).some((p) => !p[1]))],
-  wrong: ["model wrong", (text) => text.label != null && text.label !== text.prediction],
+  wrong: ["model wrong", (text) => text.wrong],
 };
 
 const tokensOf = (i) => data.texts[i].layouts[0]?.tokens.length ?? 0;
@@ -135,7 +135,7 @@ function listItem(i) {
       "span",
       { class: "item-foot" },
       el("span", { class: "soft", text: i + 1 }),
-      isolated(text.prediction, text.label != null && text.label !== text.prediction ? "wrong" : ""),
+      isolated(text.prediction, text.wrong ? "wrong" : ""),
       ...lostMark(text),
     ),
   );

@@ -20,7 +20,7 @@ function heading(text, index) {
     facts.push(
       el(
         "span",
-        { class: text.label === text.prediction ? "" : "wrong" },
+        { class: text.wrong ? "wrong" : "" },
         "gold ",
         isolated(text.label, "label"),
       ),
