@@ -82,50 +82,81 @@ def _play(views: Views, keep: Sequence[np.ndarray]) -> Game:
 
 def comprehensiveness(views: Views, ranking: Ranking, share: float = 0.2) -> np.ndarray:
     """p(target | text) - p(target | text without its top tokens); higher is better (DeYoung et al. 2020)."""
-    return _drop_without(views, ranking, [share])[:, 0]
+    return _without(views, _tops(ranking, [share]))[:, 0]
 
 
 def sufficiency(views: Views, ranking: Ranking, share: float = 0.2) -> np.ndarray:
     """p(target | text) - p(target | its top tokens alone); lower is better (DeYoung et al. 2020)."""
-    return _drop_with_only(views, ranking, [share])[:, 0]
+    return _with_only(views, _tops(ranking, [share]))[:, 0]
 
 
 def aopc_comprehensiveness(views: Views, ranking: Ranking, shares: Sequence[float] = BINS) -> np.ndarray:
     """Comprehensiveness averaged over shares of tokens (area over the perturbation curve)."""
-    return _drop_without(views, ranking, shares).mean(1)
+    return _without(views, _tops(ranking, shares)).mean(1)
 
 
 def aopc_sufficiency(views: Views, ranking: Ranking, shares: Sequence[float] = BINS) -> np.ndarray:
     """Sufficiency averaged over shares of tokens."""
-    return _drop_with_only(views, ranking, shares).mean(1)
+    return _with_only(views, _tops(ranking, shares)).mean(1)
 
 
 def aopc_by_token(views: Views, ranking: Ranking) -> np.ndarray:
-    """Comprehensiveness averaged over the top 1, 2, ..., all tokens, as ferret does; higher is better."""
-    return _by_token(views, ranking, without=True)
+    """Comprehensiveness averaged over the top 1, 2, ..., all tokens; higher is better."""
+    tops, counted = _every_count(ranking)
+    return _mean(_without(views, tops), counted)
 
 
 def aopc_sufficiency_by_token(views: Views, ranking: Ranking) -> np.ndarray:
-    """Sufficiency averaged over the top 1, 2, ..., all tokens, as ferret does; lower is better."""
-    return _by_token(views, ranking, without=False)
+    """Sufficiency averaged over the top 1, 2, ..., all tokens; lower is better."""
+    tops, counted = _every_count(ranking)
+    return _mean(_with_only(views, tops), counted)
 
 
-def _drop_without(views: Views, ranking: Ranking, shares: Sequence[float]) -> np.ndarray:
-    readings = views.read_steps(np.stack([~ranking.top(share) for share in shares], axis=1))
-    return views.whole().probability[:, None] - readings.probability  # (texts, shares)
+def ferret_comprehensiveness(views: Views, ranking: Ranking) -> np.ndarray:
+    """Comprehensiveness averaged as ferret does (Attanasio et al. 2023); higher is better.
+
+    Over 10, 20, ..., 100% of the tokens, rounded down, of which only those with a score above 0 are taken. A
+    share that takes none, or the same as the one before, does not count; 0 where none counts.
+    """
+    tops, counted = _positive_tenths(ranking)
+    return np.nan_to_num(_mean(_without(views, tops), counted), nan=0.0)
 
 
-def _drop_with_only(views: Views, ranking: Ranking, shares: Sequence[float]) -> np.ndarray:
-    readings = views.read_steps(np.stack([ranking.top(share) for share in shares], axis=1))
-    return views.whole().probability[:, None] - readings.probability
+def ferret_sufficiency(views: Views, ranking: Ranking) -> np.ndarray:
+    """Sufficiency averaged as `ferret_comprehensiveness` is; lower is better; 1 where no share counts."""
+    tops, counted = _positive_tenths(ranking)
+    return np.nan_to_num(_mean(_with_only(views, tops), counted), nan=1.0)
 
 
-def _by_token(views: Views, ranking: Ranking, without: bool) -> np.ndarray:
-    tops = np.stack([ranking.first(k) for k in range(1, int(ranking.counts.max(initial=1)) + 1)], axis=1)
-    readings = views.read_steps(~tops if without else tops)
-    change = views.whole().probability[:, None] - readings.probability  # (texts, counts)
-    counted = np.arange(1, change.shape[1] + 1) <= ranking.counts[:, None]
-    return _mean(change, counted)
+def _tops(ranking: Ranking, shares: Sequence[float]) -> np.ndarray:
+    """(texts, shares, tokens) bool: the top tokens."""
+    return np.stack([ranking.top(share) for share in shares], axis=1)
+
+
+def _every_count(ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
+    """The top 1, 2, ... tokens (texts, counts, tokens), and which counts a text has (texts, counts)."""
+    counts = range(1, int(ranking.counts.max(initial=1)) + 1)
+    tops = np.stack([ranking.first(count) for count in counts], axis=1)
+    return tops, np.array(counts) <= ranking.counts[:, None]
+
+
+def _positive_tenths(ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
+    """ferret's top tokens (texts, shares, tokens), and which shares count (texts, shares)."""
+    counts = [np.floor(share * ranking.counts) for share in np.arange(0.1, 1.1, 0.1)]
+    tops = np.stack([ranking.first(count) & (ranking.scores > 0) for count in counts], axis=1)
+    before = np.zeros_like(tops)  # what the share before takes; before the first: nothing
+    before[:, 1:] = tops[:, :-1]
+    return tops, np.any(tops != before, axis=-1)
+
+
+def _without(views: Views, tops: np.ndarray) -> np.ndarray:
+    """What taking tokens away does to p(target): (texts, steps)."""
+    return views.whole().probability[:, None] - views.read_steps(~tops).probability
+
+
+def _with_only(views: Views, tops: np.ndarray) -> np.ndarray:
+    """What leaving only these tokens does to p(target): (texts, steps)."""
+    return views.whole().probability[:, None] - views.read_steps(tops).probability
 
 
 def log_odds(views: Views, ranking: Ranking, share: float = 0.2) -> np.ndarray:

@@ -45,9 +45,12 @@ class Ranking:
         """(texts, tokens) bool: the least important tokens."""
         return self.removable & (self.place >= (self.counts - np.rint(share * self.counts))[:, None])
 
-    def first(self, count: int) -> np.ndarray:
-        """(texts, tokens) bool: the `count` most important tokens, or all where there are fewer."""
-        return self.removable & (self.place < count)
+    def first(self, count: int | np.ndarray) -> np.ndarray:
+        """(texts, tokens) bool: the `count` most important tokens, or all where there are fewer.
+
+        The count may be one a text.
+        """
+        return self.removable & (self.place < np.reshape(count, (-1, 1)))
 
 
 def rank(views: Views, attributions: Sequence[Attribution], site: int | None = None) -> Ranking:
