@@ -1,6 +1,6 @@
 """Our metrics against ferret's own evaluators, on the same texts and scores.
 
-data/ferret.json was made by benchmarks/peers/ferret_metrics.py: ferret's values, and what the model said to
+data/ferret.json was made by benchmarks/peers/metrics.py: ferret's values, and what the model said to
 every text that ferret asked it about.
 """
 

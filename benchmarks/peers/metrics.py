@@ -1,6 +1,6 @@
 """What ferret's own evaluators say of fixed scores for some sentences, to compare our metrics with.
 
-    python benchmarks/peers/ferret_metrics.py CHECKPOINT SENTENCES.tsv > tests/evaluation/data/ferret.json
+    python benchmarks/peers/metrics.py CHECKPOINT SENTENCES.tsv > tests/evaluation/data/ferret.json
 
 Runs where ferret is installed and needs nothing of ours. ferret cuts tokens out, decodes the rest and
 tokenises it again, so only sentences are taken whose tokens are whole words and survive that. Scores and
