@@ -12,7 +12,7 @@ With keep probabilities of a lens, the sum over sites is the number of layers th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -142,23 +142,35 @@ def by_label(
 
 
 def by_part_of_speech(
-    attributions: Sequence[Attribution], value: Value = "sum", special: bool = True, nlp: Any = None
+    attributions: Sequence[Attribution],
+    value: Value = "sum",
+    special: bool = True,
+    nlp: Any = None,
+    segment: int | None = None,
 ) -> GroupTable:
     """Group tokens by universal part-of-speech tag, aligned by character offsets.
 
-    `nlp` is a spaCy pipeline; by default its small English one, which must be installed.
+    `nlp` is a spaCy pipeline; by default its small English one, which must be installed. Of pairs, `segment`
+    takes the tokens of the first (0) or second (1) text only.
     """
-    spans = part_of_speech_spans(attributions, nlp or load_spacy())
-    return by_label(attributions, spans, value, special, "part of speech")
+    if segment is not None:
+        attributions = [_of_segment(a, segment) for a in attributions]
+    labels = part_of_speech_labels(attributions, nlp or load_spacy())
+    return by_label(attributions, labels, value, special, "part of speech")
 
 
-def part_of_speech_spans(attributions: Sequence[Attribution], nlp: Any) -> list[list[Span]]:
-    """The words of each text with their universal tags."""
-    texts = [_single(a) for a in attributions]
-    return [
-        [(word.idx, word.idx + len(word.text), word.pos_) for word in doc if not word.is_space]
-        for doc in nlp.pipe(texts)
-    ]
+def part_of_speech_labels(attributions: Sequence[Attribution], nlp: Any) -> list[list[str | None]]:
+    """The universal tag of each token's word; texts that occur several times are tagged once."""
+    sources = list(dict.fromkeys(text for a in attributions for text in _texts(a)))
+    spans = {
+        text: [(word.idx, word.idx + len(word.text), word.pos_) for word in doc if not word.is_space]
+        for text, doc in zip(sources, nlp.pipe(sources), strict=True)
+    }
+    found = []
+    for a in attributions:
+        each = [aligned(a, spans[text]) for text in _texts(a)]
+        found.append([each[segment][i] for i, segment in enumerate(a.segments)])
+    return found
 
 
 def by_layer(attributions: Sequence[Attribution], special: bool = True) -> GroupTable:
@@ -191,12 +203,13 @@ def load_spacy() -> Any:
 def aligned(attribution: Attribution, spans: Iterable[Span]) -> list[str | None]:
     """For each token the label of the span it shares most characters with; None if it shares none."""
     spans = list(spans)
-    found: list[str | None] = []
-    for start, end in attribution.offsets:
-        shared = [min(end, e) - max(start, s) for s, e, _ in spans]
-        best = int(np.argmax(shared)) if shared else 0
-        found.append(spans[best][2] if shared and shared[best] > 0 else None)
-    return found
+    if not spans:
+        return [None] * len(attribution.tokens)
+    start, end = np.array(attribution.offsets).T[:, :, None]  # (tokens, 1) each
+    first, last = np.array([span[:2] for span in spans]).T  # (spans,) each
+    shared = np.minimum(end, last) - np.maximum(start, first)  # (tokens, spans)
+    best = shared.argmax(1)
+    return [spans[k][2] if shared[i, k] > 0 else None for i, k in enumerate(best)]
 
 
 def token_labels(attribution: Attribution, labels: Labels, special: bool) -> list[str | None]:
@@ -258,9 +271,18 @@ def _same_sites(attributions: Sequence[Attribution]) -> None:
         )
 
 
-def _single(attribution: Attribution) -> str:
-    if not isinstance(attribution.text, str):
-        raise MethodError(
-            "parts of speech are for single texts; for pairs, label the tokens and use by_label"
-        )
-    return attribution.text
+def _of_segment(attribution: Attribution, segment: int) -> Attribution:
+    """The tokens of one text of a pair; special tokens go with the text before them."""
+    a, where = attribution, [i for i, there in enumerate(attribution.segments) if there == segment]
+    return replace(
+        a,
+        tokens=tuple(a.tokens[i] for i in where),
+        offsets=tuple(a.offsets[i] for i in where),
+        special=tuple(a.special[i] for i in where),
+        segments=tuple(a.segments[i] for i in where),
+        scores=a.scores[:, where],
+    )
+
+
+def _texts(attribution: Attribution) -> tuple[str, ...]:
+    return (attribution.text,) if isinstance(attribution.text, str) else attribution.text

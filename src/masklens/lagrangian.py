@@ -18,9 +18,9 @@ The multipliers decide success, so they are designed rather than left to an opti
   sampled open has no gradient. Multipliers move by gradient ascent on the violation, clipped to a few
   margins, so that a transient cannot wind them up.
 - **From below**, for small problems whose masks have to be exact (`relative=False`, a small first
-  `multiplier`, `sharpen_from` well after `warm_until`): until sharpening begins multipliers may fall to 0, so that gates that are all open
-  begin to close. Then the penalty becomes P(kept)^`power`, whose gradient does not die on gates that are
-  nearly shut, and the multipliers get their floor.
+  `multiplier`, `sharpen_from` well after `warm_until`): until sharpening begins multipliers may fall to 0,
+  so that gates that are all open begin to close. Then the penalty becomes P(kept)^`power`, whose gradient
+  does not die on gates that are nearly shut, and the multipliers get their floor.
 - **Recovery.** A group that was good and is now far over its margin, or that stays near the divergence of
   dropping everything, has collapsed: it is put back to its last good weights with a larger multiplier, and
   the event is reported.
@@ -90,7 +90,7 @@ class Settings:
     0: never early"""
     seed: int = 0
     mixed_precision: str = "no"
-    """"bf16": a lens is learned on a copy of the model in bfloat16, and judged on the model itself; or "no" """
+    """"no", or "bf16": a lens is learned on a copy of the model in bfloat16 and judged on the model itself"""
 
     @property
     def aim(self) -> float:
@@ -288,7 +288,7 @@ class Training:
         sums = torch.stack([zeros.index_add(0, terms.group, one) for one in each])
         if self.world > 1:
             sums = self.processes.summed(sums)
-        self.multipliers.update(*sums, sharpening)
+        self.multipliers.update(sums[0], sums[1], sums[2], sharpening)
 
     def _evaluate(self) -> list[Diagnostic]:
         """Judge, remember good weights, put back what collapsed, write a checkpoint."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ..analysis import VALUES, Group, GroupTable, Value, load_spacy, part_of_speech_spans, token_labels
+from ..analysis import VALUES, Group, GroupTable, Value, load_spacy, part_of_speech_labels, token_labels
 from ..attribution import Attribution
 from ..errors import MethodError
 from ..evaluation.streaming import AT_ONCE, SAMPLES, sample_weights
@@ -100,8 +100,8 @@ def _by_layer(some: Sequence[Attribution], special: bool) -> Iterator[Tokens]:
 
 
 def _by_tag(some: Sequence[Attribution], value: Value, special: bool, nlp: Any) -> Iterator[Tokens]:
-    spans = part_of_speech_spans(some, nlp)
-    labels = [token_labels(a, one, special) for a, one in zip(some, spans, strict=True)]
+    tags = part_of_speech_labels(some, nlp)
+    labels = [token_labels(a, one, special) for a, one in zip(some, tags, strict=True)]
     for name in dict.fromkeys(label for one in labels for label in one if label is not None):
         where = [np.array([label == name for label in one], dtype=bool) for one in labels]
         scores = [a.scores[:, keep] for a, keep in zip(some, where, strict=True)]

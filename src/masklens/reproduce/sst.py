@@ -26,7 +26,7 @@ from ..methods.diffmask import DiffMask
 from ..subject import Subject
 from . import sst_analysis, sst_figures, sst_report, sst_table2
 from .labelled import Labelled
-from .running import device_name, fast_products, only_one, write_json
+from .running import device_name, do_piece, fast_products, only_one, within, write_json
 from .sst_faithfulness import measure
 from .sst_stability import stability
 from .treebank import read_split, read_trees
@@ -77,7 +77,7 @@ def run(
     ]
     with fast_products(device):
         for study, piece in _todo(studies, parts):
-            _do(study, piece, tell)
+            do_piece(study, piece, DO, tell)
     with only_one(Path(out) / "parts" / ".results.lock"):
         sst_report.write(Path(out), _command(limit, steps, seed), studies[0].suffix)
 
@@ -117,32 +117,11 @@ def _todo(studies: Sequence[Study], parts: Sequence[str] | None) -> Iterator[tup
     """The pieces asked for, in order; lenses that others need are fitted when these are done."""
     known = [*lenses(True), *pieces(True)]
     for part in parts or ():
-        if not any(_within(piece, part) for piece in known):
+        if not any(within(piece, part) for piece in known):
             raise MethodError(f"no part {part!r}; there are {', '.join([*PARTS, *known])}")
     for i, study in enumerate(studies):
         every = [*(lenses(i == 0) if parts else ()), *pieces(i == 0)]
-        yield from ((study, p) for p in every if parts is None or any(_within(p, part) for part in parts))
-
-
-def _within(piece: str, part: str) -> bool:
-    return piece == part or piece.startswith(f"{part}/")
-
-
-def _do(study: Study, piece: str, tell: Callable[[str], None]) -> None:
-    """Do a piece unless it is there; one that cannot be done here is told of and left out."""
-    path = study.path(piece)
-    if path.exists():
-        return
-    start = time.perf_counter()
-    part, _, rest = piece.partition("/")
-    try:
-        found = DO[part](study, rest)
-    except MethodError as error:
-        tell(f"{study.model}: {piece}: left out ({error})")
-        return
-    if found is not None:
-        write_json(path, {**found, "settings": study.settings, "seconds": time.perf_counter() - start})
-    tell(f"{study.model}: {piece}: {time.perf_counter() - start:.1f} s")
+        yield from ((study, p) for p in every if parts is None or any(within(p, part) for part in parts))
 
 
 @dataclass

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import analysis
-from ..attribution import Attribution
+from ..attribution import Attribution, Text
 from ..explaining import explain
 from ..subject import Subject
 from .treebank import LABELS, Sentence
@@ -49,7 +49,7 @@ def bottleneck(subject: Subject, texts: Sequence[str], train: Sequence[str], siz
 
 
 @torch.no_grad()
-def statistics(subject: Subject, texts: Sequence[str], size: int) -> dict[int, tuple[Tensor, Tensor]]:
+def statistics(subject: Subject, texts: Sequence[Text], size: int) -> dict[int, tuple[Tensor, Tensor]]:
     """Mean and standard deviation of each feature over the tokens of a corpus, by site.
 
     The reference code has one mean a position; a text's length would then have to be the corpus's.

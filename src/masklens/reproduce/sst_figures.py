@@ -70,9 +70,9 @@ def examples(
 def draw_examples(out: Path, found: Mapping[str, Sequence[Attribution]]) -> None:
     """Figures 6, 12 and 13, and examples.html."""
     one, two = ({name: group[i] for name, group in found.items()} for i in (0, 1))
-    _save(out, "figure6", maps({name: one[name] for name in FIGURE6}))
-    _save(out, "figure13", maps({name: two[name] for name in FIGURE6}))
-    _save(out, "figure12", maps({name: one[name] for name in FIGURE12}))
+    save(out, "figure6", maps({name: one[name] for name in FIGURE6}))
+    save(out, "figure13", maps({name: two[name] for name in FIGURE6}))
+    save(out, "figure12", maps({name: one[name] for name in FIGURE12}))
     named = [replace(a, method=NAMES[name]) for text in (one, two) for name, a in text.items()]
     export(named, out / "examples.html")
 
@@ -106,7 +106,7 @@ def draw_groups(out: Path, name: str, field: str, found: Mapping[str, Mapping[st
         title = f"({letter}) {'input tokens' if over == 'inputs' else 'hidden states'}, {piece['model']}"
         bars.draw(groups_of(piece[field]), ax, title, f"mean number of layers that keep it (of {sites})")
         ax.set_xlim(0, sites)
-    _save(out, name, figure)
+    save(out, name, figure)
 
 
 def groups_of(table: Mapping[str, Any]) -> list[Group]:
@@ -117,7 +117,8 @@ def groups_of(table: Mapping[str, Any]) -> list[Group]:
     ]
 
 
-def _save(out: Path, name: str, figure: Any) -> None:
+def save(out: Path, name: str, figure: Any) -> None:
+    """A figure as PNG and SVG."""
     for kind in ("png", "svg"):
         with whole(out / f"{name}.{kind}") as part:
             figure.savefig(part, format=kind, dpi=130)

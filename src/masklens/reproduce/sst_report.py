@@ -218,7 +218,7 @@ def _analysis(found: Mapping[str, Found]) -> list[str]:
         for over in ("inputs", "states"):
             if over in found:
                 lines += [f"Mean number of layers that keep it, masks over {over}, by {title}:", ""]
-                lines += table([title, "tokens", "layers", "95% interval"], _groups(found[over][field]))
+                lines += table([title, "tokens", "layers", "95% interval"], groups_table(found[over][field]))
     rows = [
         [name, f"{found[piece]['first_token']['last_site']:.1%}", f"{PAPER_CLS[name]:.0%}",
          f"{found[piece]['first_token']['all_sites']:.1%}"]
@@ -231,7 +231,7 @@ def _analysis(found: Mapping[str, Found]) -> list[str]:
     return lines
 
 
-def _groups(made: Found) -> list[list[str]]:
+def groups_table(made: Found) -> list[list[str]]:
     return [
         [f"`{name}`", str(g["count"]), f"{g['mean']:.2f}", f"[{g['low']:.2f}, {g['high']:.2f}]"]
         for name, g in made["groups"].items()

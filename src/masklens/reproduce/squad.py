@@ -1,0 +1,287 @@
+"""`masklens reproduce squad`: DiffMask on question answering (De Cao et al. 2020, section 3.3).
+
+    run(model_dir, data, out)                                     # everything that is missing
+    run(model_dir, data, out, parts=["lens/inputs"])
+
+The work is done in pieces, such as "sites/inputs/1.0". Each is kept in OUT/parts as soon as it is there and
+is not done again; lenses are kept in OUT/lenses/MODEL-OVER-MARGIN, what they keep of every question in
+OUT/kept. Several processes may work in one folder, each at its own pieces.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import FileError, MethodError
+from ..methods.diffmask import DiffMask
+from ..subject import Subject
+from . import squad_figures, squad_groups, squad_masks, squad_report
+from .questions import Question, read_questions, shuffled, that_fit
+from .running import device_name, do_piece, fast_products, only_one, within, write_json
+
+MODELS = ("mpnet-squad", "minilm-squad")
+OVERS = ("inputs", "states")
+MARGINS = (0.2, 0.5, 1.0)
+"""nats, of start and end together; the last is the paper's"""
+MARGIN = MARGINS[-1]
+LONGEST = 384
+"""tokens of question and passage, as in the paper"""
+TRAIN, JUDGED = 40_000, 400
+"""questions to fit on, and to watch a fit with"""
+FIT: dict[str, Any] = {"batch_size": 96, "steps": 2500, "evaluate_every": 500, "patience": 0}
+NEXT: dict[str, Any] = {"steps": 700, "multiplier": 1.5, "warmup": 20}
+"""of a lens that begins from the one with the next smaller margin"""
+PARTS = ("lens", "sites", "kept", "groups", "speech", "figures")
+
+
+def run(
+    model_dir: str | Path,
+    data: str | Path,
+    out: str | Path,
+    model: str | None = None,
+    parts: Sequence[str] | None = None,
+    lens: str | Path | None = None,
+    device: str | None = None,
+    limit: int | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    tell: Callable[[str], None] = print,
+) -> None:
+    """Do what is missing and write the results.
+
+    Args:
+        model_dir: holds the checkpoints, such as mpnet-squad.
+        model: which one; by default the first of MODELS that is there.
+        parts: do only these: a part such as "sites", or a piece such as "sites/inputs/0.2".
+        lens: a folder that has the lenses, as MODEL-OVER-MARGIN; by default they are fitted and kept in
+            OUT/lenses.
+        limit: use at most so many questions, and four times as many to fit lenses on.
+        steps: of fitting a lens.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    name = model or _model(Path(model_dir))
+    given = None if lens is None else Path(lens)
+    study = Study(Path(model_dir), Path(data), Path(out), name, device, given, limit, steps, seed)
+    with fast_products(device):
+        for piece in _todo(parts):
+            do_piece(study, piece, DO, tell)
+    with only_one(study.parts / ".results.lock"):
+        squad_report.write(study.out, study.parts, name, _command(limit, steps, seed))
+
+
+def _model(model_dir: Path) -> str:
+    there = [name for name in MODELS if (model_dir / name / "config.json").exists()]
+    if not there:
+        raise FileError(
+            f"{model_dir} has none of {', '.join(MODELS)}; --model-dir is a folder of checkpoints"
+        )
+    return there[0]
+
+
+def _command(limit: int | None, steps: int | None, seed: int) -> str:
+    given = {"limit": limit, "steps": steps, "seed": seed}
+    more = "".join(f" --{name} {value}" for name, value in given.items() if value is not None)
+    return f"masklens reproduce squad --model-dir DIR --data DIR --out DIR{more}"
+
+
+def pieces() -> Iterator[str]:
+    for over in OVERS:
+        yield from (f"lens/{over}/{margin}" for margin in MARGINS)
+        yield from (f"sites/{over}/{margin}" for margin in MARGINS)
+        yield from (f"{part}/{over}" for part in ("kept", "groups", "speech"))
+    yield "figures"
+
+
+def _todo(parts: Sequence[str] | None) -> list[str]:
+    known = list(pieces())
+    for part in parts or ():
+        if not any(within(piece, part) for piece in known):
+            raise MethodError(f"no part {part!r}; there are {', '.join([*PARTS, *known])}")
+    return [piece for piece in known if parts is None or any(within(piece, part) for part in parts)]
+
+
+@dataclass
+class Study:
+    """One model, its data, and what was done so far."""
+
+    model_dir: Path
+    data: Path
+    out: Path
+    model: str
+    device: str
+    lenses: Path | None
+    limit: int | None
+    steps: int | None
+    seed: int
+
+    @property
+    def cut(self) -> str:
+        """What a smaller run is called; its lenses and pieces are others than those of the whole one."""
+        given = {"first": self.limit, "steps": self.steps}
+        return "".join(f"-{name}{value}" for name, value in given.items() if value is not None)
+
+    @property
+    def parts(self) -> Path:
+        return self.out / "parts" / f"{self.model}-seed{self.seed}{self.cut}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"seed": self.seed, "limit": self.limit, "steps": self.steps, "longest": LONGEST} | {
+            "device": device_name(self.device)
+        }
+
+    def path(self, piece: str) -> Path:
+        return self.parts / f"{piece.replace('/', '-')}.json"
+
+    @cached_property
+    def subject(self) -> Subject:
+        return Subject.from_pretrained(
+            self.model_dir / self.model, device=self.device, truncate=True, max_length=LONGEST
+        )
+
+    @cached_property
+    def dev(self) -> list[Question]:
+        """The questions that fit, or the first of them."""
+        return that_fit(self.subject, read_questions(self.data, "dev"), LONGEST)[: self.limit]
+
+    @cached_property
+    def train(self) -> list[Question]:
+        """Questions to fit on, in random order; the first 2 x JUDGED are to judge a fit with."""
+        count = TRAIN + 2 * JUDGED if self.limit is None else 4 * self.limit
+        every = shuffled(read_questions(self.data, "train"), self.seed)
+        return that_fit(self.subject, every[: count + count // 20], LONGEST)[:count]
+
+    def lens(self, over: str, margin: float = MARGIN) -> DiffMask:
+        """Loaded, or fitted and kept."""
+        name = f"{self.model}-{over}-{margin}"
+        if self.lenses is not None:
+            return DiffMask.from_pretrained(self.lenses / name, self.subject)
+        folder = self.out / "lenses" / f"{name}-seed{self.seed}{self.cut}"
+        if not (folder / "lens.json").exists():
+            with only_one(folder.parent / f".{folder.name}.lock"):
+                if not (folder / "lens.json").exists():  # another process may just have fitted it
+                    self._fit(over, margin, folder)
+        return DiffMask.from_pretrained(folder, self.subject)
+
+    def _fit(self, over: str, margin: float, folder: Path) -> None:
+        """Begin from the lens with the next smaller margin: gates close one after the other."""
+        place = MARGINS.index(margin)
+        before = self.lens(over, MARGINS[place - 1]) if place else None
+        chosen = {**FIT, "mixed_precision": "bf16" if self.device == "cuda" else "no"}
+        chosen |= NEXT if before else {}
+        chosen |= {} if self.steps is None else {"steps": self.steps, "evaluate_every": self.steps}
+        judged = JUDGED if self.limit is None else self.limit // 2
+        chosen |= {} if self.limit is None else {"batch_size": self.limit}
+        pairs = [q.pair for q in self.train]
+        start = time.perf_counter()
+        lens = DiffMask.fit(
+            self.subject,
+            pairs[2 * judged :],
+            over,
+            margin,
+            self.seed,
+            held_out=pairs[:judged],
+            validation=pairs[judged : 2 * judged],
+            folder=folder / "training",
+            keep_bytes=0,
+            start=before,
+            show_progress=sys.stderr.isatty(),
+            **chosen,
+        )
+        self._keep_fit(lens, over, margin, time.perf_counter() - start, len(pairs) - 2 * judged)
+        lens.save_pretrained(folder)
+        shutil.rmtree(folder / "training", ignore_errors=True)
+
+    def _keep_fit(self, lens: DiffMask, over: str, margin: float, seconds: float, texts: int) -> None:
+        peak = torch.cuda.max_memory_allocated() if self.device == "cuda" else None
+        write_json(
+            self.path(f"lens/{over}/{margin}"),
+            {
+                "seconds": seconds,
+                "texts": texts,
+                "peak_bytes": peak,
+                "diagnostics": [d._asdict() for d in lens.diagnostics],
+                "events": lens.events,
+                "settings": self.settings,
+            },
+        )
+
+    def kept_path(self, over: str) -> Path:
+        return self.out / "kept" / f"{self.model}-{over}-seed{self.seed}{self.cut}.npz"
+
+    def kept(self, over: str) -> squad_masks.Kept:
+        """What the lens with the paper's margin keeps of every question."""
+        path = self.kept_path(over)
+        if not path.exists():
+            do_piece(self, f"kept/{over}", DO, lambda line: None)
+        return squad_masks.read_kept(path)
+
+
+def _lens(study: Study, which: str) -> None:
+    """Fit a lens; its own card and piece are written with it."""
+    over, margin = which.split("/")
+    study.lens(over, float(margin))
+
+
+def _sites(study: Study, which: str) -> dict[str, Any]:
+    over, margin = which.split("/")
+    return squad_masks.measure(study.lens(over, float(margin)), study.dev, study.seed)
+
+
+def _kept(study: Study, over: str) -> dict[str, Any]:
+    path = study.kept_path(over)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return squad_masks.write_kept(study.lens(over), study.dev, path)
+
+
+def _groups(study: Study, over: str) -> dict[str, Any]:
+    return {"groups": squad_groups.group_means(study.subject, study.dev, study.kept(over))}
+
+
+def _speech(study: Study, over: str) -> dict[str, Any]:
+    found = squad_groups.attributions(study.subject, study.dev, study.kept(over), over)
+    return {"tables": squad_groups.parts_of_speech(found)}
+
+
+def _figures(study: Study, _: str) -> dict[str, Any]:
+    """The examples in every way; the pictures and the page are drawn with them."""
+    lenses = {over: study.lens(over) for over in OVERS}
+    first = squad_figures.example(study.dev)
+    quick = study.limit is not None
+    train = study.train[: 64 if quick else 2000]
+    compared = squad_figures.compared(study.subject, lenses["inputs"], first, train, quick)
+    squad_figures.draw_compared(study.out, compared)
+    others = squad_figures.further_examples(study.subject, study.dev)
+    maps = squad_figures.draw_examples(study.out, lenses, first, others)
+    squad_figures.page(study.out, [*maps, *compared.values()])
+    erased = compared["erasure"].settings
+    return {
+        "question": list(first.pair),
+        "answer": maps[0].prediction,
+        "gold": list(first.answers),
+        "erasure": {k: v for k, v in erased.items() if k.startswith(("size", "optima"))},
+        "scores": {
+            name: dict(zip(["tokens", "scores"], [list(a.tokens), a.scores[0].tolist()], strict=True))
+            for name, a in compared.items()
+        },
+    }
+
+
+DO: dict[str, Callable[[Study, str], dict[str, Any] | None]] = {
+    "lens": _lens,
+    "sites": _sites,
+    "kept": _kept,
+    "groups": _groups,
+    "speech": _speech,
+    "figures": _figures,
+}
+"""what is done for a part"""
