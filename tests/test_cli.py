@@ -111,7 +111,7 @@ def fake_explanations(monkeypatch):
 
     model = object.__new__(subject.Subject)
     model.task = Classification(())
-    monkeypatch.setattr(subject.Subject, "from_pretrained", lambda path, device=None: model)
+    monkeypatch.setattr(subject.Subject, "from_pretrained", lambda path, device=None, **how: model)
     monkeypatch.setattr(explaining, "explain", explain)
     monkeypatch.setattr(evaluation, "verify", verify)
     monkeypatch.setattr(reporting, "verify", verify)
