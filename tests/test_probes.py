@@ -111,3 +111,24 @@ def test_statistics_standardise_valid_positions(states):
     assert torch.allclose(probe.gate(1).mean, seen.mean(0)) and torch.allclose(
         probe.gate(1).scale, seen.std(0)
     )
+
+
+@pytest.mark.parametrize("over", ["inputs", "states", [(0, 2), (1, 2), (2, 2)]])
+@pytest.mark.parametrize("bounded", [10.0, None])
+def test_networks_of_one_size_together_are_the_networks_one_by_one(over, bounded):
+    torch.manual_seed(0)
+    rows = rows_for(over, [0, 1, 2])
+    probe = Probe(rows, {0: 6, 1: 6, 2: 6}, over == "inputs", hidden=5, bounded=bounded)
+    for p in probe.parameters():
+        torch.nn.init.normal_(p)
+    states = {site: torch.randn(3, 4, 6) for site in (0, 1, 2)}
+    probe.fit_statistics(states, torch.ones(3, 4, dtype=torch.bool))
+    apart = torch.stack([probe.gate(i)(*(states[s] for s in row.reads)) for i, row in enumerate(rows)])
+    together = probe.logits(states)
+    assert together.std() > 0.1
+    torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-4)
+    weight = torch.randn_like(apart)
+    slow = torch.autograd.grad((apart * weight).sum(), list(probe.gates.parameters()))
+    quick = torch.autograd.grad((together * weight).sum(), list(probe.gates.parameters()))
+    for a, b in zip(slow, quick, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)

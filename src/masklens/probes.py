@@ -144,11 +144,38 @@ class Probe(nn.Module):
         """The logits of all rows: (rows, examples, tokens)."""
         dtype = self.gate(0).bias.dtype
         read = {site: states[site].to(dtype) for site in self.reads}
+        if len({tuple(read[s].shape[-1] for s in row.reads) for row in self.rows}) == 1:
+            return self._logits_together(read)
         return torch.stack([self.gate(i)(*(read[s] for s in row.reads)) for i, row in enumerate(self.rows)])
+
+    def _logits_together(self, states: Mapping[int, Tensor]) -> Tensor:
+        """The same where all networks have one size: a few large products instead of many small ones."""
+        gates = [self.gate(i) for i in range(len(self.rows))]
+        mean, scale = (torch.stack([getattr(g, name) for g in gates]) for name in ("mean", "scale"))
+        weight = _normed([g.hidden for g in gates]) / scale[:, None]  # (rows, hidden, width)
+        bias = torch.stack([g.hidden.bias for g in gates]) - (weight @ mean[..., None])[..., 0]
+        total = bias[:, None]  # (rows, 1, hidden), then (rows, examples * tokens, hidden)
+        widths = [states[site].shape[-1] for site in self.rows[0].reads]
+        for k, part in enumerate(weight.split(widths, dim=2)):
+            sites = [row.reads[k] for row in self.rows]
+            flat = {site: states[site].flatten(0, -2) for site in sites}  # (examples * tokens, width) each
+            read = flat[sites[0]] if len(flat) == 1 else torch.stack([flat[site] for site in sites])
+            total = total + read @ part.mT
+        raw = (torch.tanh(total) @ _normed([g.out for g in gates]).mT)[..., 0]
+        shift = raw if gates[0].bounded is None else gates[0].bounded * torch.tanh(raw)
+        found = torch.stack([g.bias for g in gates])[:, None] + shift
+        return found.unflatten(1, states[self.rows[0].edit].shape[:-1])
 
     def log_keep(self, states: Mapping[int, Tensor]) -> Tensor:
         """log P(kept) at every row: (rows, examples, tokens)."""
         return joined(HardConcrete(self.logits(states), validate_args=False).log_prob_nonzero(), self.votes)
+
+
+def _normed(layers: Sequence[nn.Module]) -> Tensor:
+    """The weights of layers with weight normalisation, (layers, out, in): g v / |v| for each output."""
+    pairs = [layer.parametrizations["weight"] for layer in layers]  # type: ignore[index]
+    size, direction = (torch.stack([getattr(p, f"original{i}") for p in pairs]) for i in (0, 1))
+    return direction * (size / direction.norm(dim=-1, keepdim=True))
 
 
 class FreeMasks(nn.Module):
