@@ -307,6 +307,8 @@ function whatIsLeft(text, map, proof) {
       el("span", { class: "soft", text: "what was left " }),
     );
   units.forEach((unit, i) => {
+    if (text.text.length > 1 && unit.segment !== units[i - 1]?.segment)
+      line.append(el("span", { class: "soft", text: ` ${data.segments[unit.segment]}: ` }));
     if (unit.special && !proof.tokens.has(i)) return;
     if (!unit.glued) line.append(" ");
     line.append(
