@@ -1,12 +1,16 @@
 """What is said before a lens is fitted: texts, passes, time; and that saying it changes nothing."""
 
+import json
 import time
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import sevens
+import tiny
 from masklens import forecast
+from masklens.cli import app
 from masklens.forecast import between, describe_texts, judge_texts
 from masklens.lagrangian import Settings, Training
 from masklens.methods.diffmask import DiffMask
@@ -82,3 +86,17 @@ def test_a_fit_taken_up_again_says_where_it_goes_on(tmp_path, monkeypatch):
     for start in ("going on from step 30: about ", "all steps are done already"):
         DiffMask.fit(sevens.subject(), sevens.texts(600), over="states", **fit)
         assert said[-1].startswith(start)
+
+
+def test_the_command_tells_it_on_standard_error(tmp_path):
+    tiny.model("bert").save_pretrained(tmp_path / "model")
+    tiny.FAMILIES["bert"].tokenizer().save_pretrained(tmp_path / "model")
+    (tmp_path / "texts.txt").write_text("\n".join(f"a fast movie {i}" for i in range(40)))
+    given = ["--model", tmp_path / "model", "--data", tmp_path / "texts.txt", "--out", tmp_path / "lens"]
+    done = CliRunner().invoke(app, ["fit", *map(str, given), "--steps", "2", "--json"])
+    assert done.exit_code == 0, done.stderr
+    assert [row["site"] for row in json.loads(done.stdout)] == list(range(len(json.loads(done.stdout))))
+    said = done.stderr
+    assert "36 texts to train on, 2 to validate, 2 held out to judge the lens; 2 steps of 36 texts" in said
+    assert said.count("36 training texts are few") == 1
+    assert said.index("seconds on cpu") < said.index("wrote ")
