@@ -43,14 +43,16 @@ class Lookahead:
 class Published:
     """The published loop on the same probe, data and subject."""
 
-    def __init__(self, objective: LensObjective) -> None:
-        self.o, self.subject, self.step = objective, objective.subject, 0
-        self.multipliers = torch.ones(objective.groups, requires_grad=True)
+    def __init__(self, objective: LensObjective, warmup: int = 200) -> None:
+        self.o, self.subject, self.step = objective, objective.train.subject, 0
+        self.margin, self.warmup = objective.settings.margin, warmup
+        self.multipliers = torch.ones(objective.groups, device=self.subject.device, requires_grad=True)
         self.probe = Lookahead(torch.optim.RMSprop(objective.module.parameters(), lr=3e-4, centered=True))
         self.ascent = Lookahead(torch.optim.RMSprop([self.multipliers], lr=0.3))
 
     def one_step(self) -> None:
         rows = self.o._rows(self.step)
+        self.probe.fast.param_groups[0]["lr"] = 3e-4 * min(1.0, (self.step + 1) / self.warmup)
         self._round(rows, self.probe, list(self.o.module.parameters()), 1.0)
         self._round(rows, self.ascent, [self.multipliers], -1.0)
         with torch.no_grad():
@@ -62,13 +64,13 @@ class Published:
         reference, states = self.subject.states(batch)
         site = int(torch.randint(self.o.groups, ()))
         logits = self.o.module.logits(states)
-        chosen = torch.full((len(rows),), site)
+        chosen = torch.full((len(rows),), site, device=logits.device)
         keep, log_keep = sample_keep(logits, chosen, self.o.module.votes, torch.rand_like(logits))
         edit = self.o.module.rows[site].edit
         output = edited_run(self.subject, batch, edit, states[edit], keep, self.o.module.baseline(site))
         divergence = self.subject.task.divergence(reference, output).mean()
         kept = ((log_keep * batch.valid).sum(1) / batch.valid.sum(1)).mean()
-        loss = self.multipliers[site] * (divergence - MARGIN) + kept
+        loss = self.multipliers[site] * (divergence - self.margin) + kept
         for p in learned:
             p.grad = None
         for p, grad in zip(learned, torch.autograd.grad(loss, learned, allow_unused=True), strict=True):
@@ -125,7 +127,7 @@ def ours(settings: Settings) -> tuple[Training, LensObjective]:
 
 def main() -> str:
     torch.manual_seed(0)
-    from_below = {"multiplier": 1.0, "sharpen_from": 0.5, "power": 0.5}  # as the toy task is solved
+    from_below = {"relative": False, "multiplier": 1.0, "sharpen_from": 0.5, "power": 0.5}
     settings = Settings(margin=MARGIN, steps=3600, batch_size=BATCH, lr=1e-3, baseline_lr=1e-2, **from_below)
 
     def stepper(training: Training):

@@ -67,7 +67,8 @@ class FrozenTexts:
         batch = self._batch(rows)
         if self._kept is None:
             return batch, self.subject.states(batch, self.sites)
-        place, output = self._places(rows, batch.shape[1]), self._kept.output
+        place = self._places(rows, batch.shape[1]).to(batch.valid.device)
+        output = self._kept.output
         states = {site: state[place.to(state.device)] for site, state in self._kept.states.items()}
         return batch, Run(output[torch.as_tensor(rows, device=output.device)], states)
 

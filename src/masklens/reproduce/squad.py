@@ -37,8 +37,8 @@ LONGEST = 384
 """tokens of question and passage, as in the paper"""
 TRAIN, JUDGED = 40_000, 400
 """questions to fit on, and to watch a fit with"""
-FIT: dict[str, Any] = {"batch_size": 96, "steps": 2500, "evaluate_every": 500, "patience": 0}
-NEXT: dict[str, Any] = {"steps": 700, "multiplier": 1.5, "warmup": 20}
+FIT: dict[str, Any] = {"hidden": 768, "batch_size": 96, "steps": 2200, "evaluate_every": 200, "patience": 0}
+NEXT: dict[str, Any] = {"steps": 600, "multiplier": 1.5, "warmup": 20}
 """of a lens that begins from the one with the next smaller margin"""
 PARTS = ("lens", "sites", "kept", "groups", "speech", "figures")
 

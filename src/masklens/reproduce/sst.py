@@ -36,7 +36,7 @@ OVERS = ("inputs", "states")
 SEEDS = 5
 PARTS = ("erasure", "lens", "faithfulness", "stability", "analysis", "figures")
 MARGIN = 0.1
-LENS: dict[str, dict[str, Any]] = {"inputs": {}, "states": {}}
+FIT: dict[str, Any] = {"slack": 0.3}
 """how lenses are fitted; all else as in lagrangian.Settings"""
 
 
@@ -193,7 +193,8 @@ class Study:
 
     def _fit(self, over: str, number: int, folder: Path) -> None:
         texts = read_split(self.data, self.task, "train").texts
-        chosen = LENS[over] if self.steps is None else {**LENS[over], "steps": self.steps}
+        chosen = {**FIT, "mixed_precision": "bf16" if self.device == "cuda" else "no"}
+        chosen |= {} if self.steps is None else {"steps": self.steps}
         if self.limit is not None:
             texts, chosen = texts[: 4 * self.limit], {**chosen, "batch_size": self.limit}
         start = time.perf_counter()
