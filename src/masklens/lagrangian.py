@@ -68,7 +68,9 @@ class Settings:
     multiplier_lr: float = 0.1
     multiplier_max: float = 200.0
     floor: float = 1.5
-    """smallest multiplier while sharpening; where `relative`, times the share that is still kept"""
+    """smallest multiplier while sharpening"""
+    floor_follows: bool = True
+    """whether the floor is times the share that a group still keeps, where `relative`"""
     relative: bool = True
     """whether a group's divergence counts as a share of what dropping everything does to it"""
     slack: float = 0.1
@@ -197,7 +199,8 @@ class Multipliers:
         rate = s.multiplier_lr * (self.SHARPENING if sharpening else 1.0)
         moved = self.values + rate * torch.where(seen, violation, 0.0)
         self.kept = torch.where(seen, self.kept.lerp(kept / of, 1 - self.MEMORY), self.kept)
-        floor = s.floor * (self.kept if s.relative else torch.ones_like(self.kept))
+        follows = s.relative and s.floor_follows
+        floor = s.floor * (self.kept if follows else torch.ones_like(self.kept))
         self.values = moved.clamp(max=s.multiplier_max).maximum(
             floor if sharpening else torch.zeros_like(floor)
         )

@@ -31,13 +31,14 @@ class QuestionAnswering(Task):
     cut = "only_second"
 
     def prepare(self, batch: Batch, wanted: Any = None) -> Batch:
+        inside = in_context(batch).any(1).tolist()
         for i, text in enumerate(batch.texts):
             if isinstance(text, str):
                 raise TextError(
                     f"question answering takes pairs (question, context); text {i} is {text!r:.80}. On the "
                     f"command line: --pair, or two columns of a file (--column question --column context)"
                 )
-            if not in_context(batch)[i].any():
+            if not inside[i]:
                 raise TextError(f"the context of {text!r:.80} has no tokens; give one with at least one")
         return batch
 
