@@ -208,7 +208,7 @@ class LensObjective:
             edited = mix(everywhere, states[site], self.module.baseline(first))
             return lambda state: torch.where(here[:, None, None], edited, state)
 
-        edits = {row.edit: edit_at(row.edit) for row in rows}
+        edits = {site: edit_at(site) for site in dict.fromkeys(row.edit for row in rows)}
         output = self.train.subject.run(batch, replace=edits).output
         return self.train.subject.task.divergence(reference, output)
 

@@ -9,8 +9,10 @@ import torch
 import masklens as ml
 import sevens
 from masklens.errors import LensError, MethodError, TrainingError
-from masklens.methods.diffmask import DiffMask
-from masklens.objectives import TextObjective
+from masklens.lagrangian import Settings, Training
+from masklens.methods.diffmask import DiffMask, _settled, _start
+from masklens.objectives import FrozenTexts, LensObjective, TextObjective
+from masklens.probes import Probe, rows_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*training texts are few", "ignore:diffmask without lens")
 FIT = {"steps": 600, "lr": 1e-2, "batch_size": 64, "margin": 0.05, "hidden": 16}
@@ -204,3 +206,26 @@ def test_a_fit_can_begin_from_another_lens():
     fresh = DiffMask.fit(subject, texts, "states", 0.05, steps=1, batch_size=32, lr=0.0)
     assert [d.kept for d in same.diagnostics] == pytest.approx([d.kept for d in first.diagnostics], abs=0.05)
     assert [d.kept for d in fresh.diagnostics] != [d.kept for d in same.diagnostics]
+
+
+def test_a_lens_that_ends_badly_goes_back_to_its_best_weights():
+    """The last weights drop everything; opening their gates again keeps more than the best ones did."""
+    subject, texts = sevens.subject(), sevens.texts(600)
+    settings = Settings(margin=0.05, steps=200, batch_size=64, evaluate_every=20, lr=1e-2, patience=0)
+    train, held = (FrozenTexts(subject, part, subject.sites, 10**9) for part in (texts[:500], texts[500:]))
+    torch.manual_seed(0)
+    probe = Probe(rows_for("states", subject.sites), train.widths, False, hidden=8)
+    _start(probe, subject, train)
+    objective = LensObjective(probe, train, held, settings)
+    with subject.frozen():
+        training = Training(objective, settings)
+        training.run()
+        assert training.best
+        kept = sum(d.kept for d in objective.diagnose([0, 0]))
+        for i in range(objective.groups):
+            torch.nn.init.zeros_(probe.gate(i).out.parametrizations.weight.original0)
+            probe.gate(i).bias.data.fill_(-5.0)  # all gates shut, whatever they read
+        events = _settled(training, objective)
+    assert events[0].startswith("put back")
+    assert all(d.ok for d in objective.diagnose([0, 0]))
+    assert sum(d.kept for d in objective.diagnose([0, 0])) < 1.2 * kept + 0.05

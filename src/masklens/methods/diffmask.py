@@ -123,7 +123,7 @@ class DiffMask:
             if report:
                 report(describe_time(training))
             training.run(show_progress)
-            events = training.events + objective.settle()
+            events = training.events + _settled(training, objective)
             diagnostics = objective.diagnose(training.multipliers.values.tolist(), held)
         lens = cls(
             subject, probe.eval().requires_grad_(False), over, chosen, diagnostics, events, training.history
@@ -276,6 +276,26 @@ def _start(probe: Probe, subject: Subject, train: FrozenTexts) -> None:
             if row.edit == subject.sites[0] and mask is not None:
                 start = subject.points[row.edit].module(torch.tensor([[mask]], device=subject.device))[0, 0]
             probe.baseline(i).copy_(start)
+
+
+@torch.no_grad()
+def _settled(training: Training, objective: LensObjective) -> list[str]:
+    """Settle the last weights and the best ones met on the way, and go on with the sparser; what was done."""
+    events = objective.settle()
+    if not training.best or not events:
+        return events
+
+    def kept() -> float:
+        return sum(j.kept for j in objective.judge(range(objective.groups)))
+
+    last = {name: value.clone() for name, value in objective.module.state_dict().items()}
+    before = kept()
+    objective.module.load_state_dict(training.best)
+    other = objective.settle()
+    if kept() < before:
+        return ["put back to the sparsest weights that kept all margins", *other]
+    objective.module.load_state_dict(last)
+    return events
 
 
 def fingerprint(module: nn.Module) -> Tensor:
