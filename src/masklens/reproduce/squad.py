@@ -255,7 +255,7 @@ def _speech(study: Study, over: str) -> dict[str, Any]:
 def _figures(study: Study, _: str) -> dict[str, Any]:
     """The examples in every way; the pictures and the page are drawn with them."""
     lenses = {over: study.lens(over) for over in OVERS}
-    first = squad_figures.example(study.dev)
+    first = squad_figures.example(read_questions(study.data, "dev"))
     quick = study.limit is not None
     train = study.train[: 64 if quick else 2000]
     compared = squad_figures.compared(study.subject, lenses["inputs"], first, train, quick)
