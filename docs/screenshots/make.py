@@ -26,12 +26,6 @@ from masklens.texts import read_texts
 
 HERE = Path(__file__).parent
 SIZES = ((1440, 900), (900, 900), (400, 800))
-KEPT = {
-    "report": {"1440-light", "1440-dark", "900-light", "400-dark"},
-    "set": {"1440-light"},
-    "page": {"1440-light", "900-dark", "400-light"},
-}
-"""the pictures that stay in the folder; all are taken"""
 TYPED = "a gorgeous , witty , seductive movie ."
 
 
@@ -76,7 +70,7 @@ def save(picture: bytes, path: Path) -> None:
     print(path.name, path.stat().st_size)
 
 
-def take(addresses: dict[str, str], folder: Path) -> None:
+def take(addresses: dict[str, str]) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, address in addresses.items():
@@ -86,8 +80,7 @@ def take(addresses: dict[str, str], folder: Path) -> None:
                     tab = browser.new_page(viewport=size, color_scheme=scheme)
                     tab.goto(address)
                     prepare(tab, name)
-                    kept = f"{width}-{scheme}" in KEPT[name]
-                    save(tab.screenshot(), (HERE if kept else folder) / f"{name}-{width}-{scheme}.png")
+                    save(tab.screenshot(), HERE / f"{name}-{width}-{scheme}.png")
                     tab.close()
 
 
@@ -99,15 +92,15 @@ def main() -> None:
     parser.add_argument("texts", type=Path)
     parser.add_argument("--lens", action="append", default=[])
     parser.add_argument("--lm-head")
-    parser.add_argument("--folder", type=Path, default=Path("out/screenshots"), help="for all other pictures")
+    parser.add_argument("--report", type=Path, default=Path("out/report.html"), help="where the report goes")
     given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
+    given.report.parent.mkdir(parents=True, exist_ok=True)
     subject = ml.Subject.from_pretrained(given.model)
     lenses = [ml.DiffMask.from_pretrained(folder, subject) for folder in given.lens]
-    report = given.folder.resolve() / "report.html"
+    report = given.report.resolve()
     write_report(subject, given.texts, lenses, given.lm_head, report)
     page = start_page(subject, lenses, given.lm_head)
-    take({"report": report.as_uri(), "set": report.as_uri(), "page": page}, given.folder)
+    take({"report": report.as_uri(), "set": report.as_uri(), "page": page})
 
 
 if __name__ == "__main__":
