@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 
-from ..errors import MethodError
 from ..files import whole
 
 
@@ -38,49 +36,6 @@ def only_one(path: Path) -> Iterator[None]:
         except ImportError:  # Windows: two processes that want the same piece both do it
             pass
         yield
-
-
-def within(piece: str, part: str) -> bool:
-    """Whether a piece of work such as "lens/inputs/0" belongs to a part such as "lens"."""
-    return piece == part or piece.startswith(f"{part}/")
-
-
-class Study(Protocol):
-    """One model, its data, and what was done so far."""
-
-    model: str
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What a piece was done with."""
-
-    def path(self, piece: str) -> Path:
-        """The file of a piece."""
-
-
-S = TypeVar("S", bound=Study)
-
-
-def do_piece(
-    study: S,
-    piece: str,
-    work: Mapping[str, Callable[[S, str], dict[str, Any] | None]],
-    tell: Callable[[str], None],
-) -> None:
-    """Do a piece unless it is there; one that cannot be done here is told of and left out."""
-    path = study.path(piece)
-    if path.exists():
-        return
-    start = time.perf_counter()
-    part, _, rest = piece.partition("/")
-    try:
-        found = work[part](study, rest)
-    except MethodError as error:
-        tell(f"{study.model}: {piece}: left out ({error})")
-        return
-    if found is not None:
-        write_json(path, {**found, "settings": study.settings, "seconds": time.perf_counter() - start})
-    tell(f"{study.model}: {piece}: {time.perf_counter() - start:.1f} s")
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -14,19 +14,18 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import FileError, MethodError
 from ..methods.diffmask import DiffMask
 from ..subject import Subject
 from . import squad_figures, squad_groups, squad_masks, squad_report
 from .questions import Question, read_questions, shuffled, that_fit
-from .running import device_name, do_piece, fast_products, only_one, within, write_json
+from .running import fast_products, only_one
+from .study import Study, check_parts, chosen, command, do_piece, models_there
 
 MODELS = ("mpnet-squad", "minilm-squad")
 OVERS = ("inputs", "states")
@@ -67,30 +66,16 @@ def run(
         limit: use at most so many questions, and four times as many to fit lenses on.
         steps: of fitting a lens.
     """
+    check_parts(parts, PARTS, list(pieces()))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    name = model or _model(Path(model_dir))
+    name = model or models_there(Path(model_dir), MODELS)[0]
     given = None if lens is None else Path(lens)
-    study = Study(Path(model_dir), Path(data), Path(out), name, device, given, limit, steps, seed)
+    study = QuestionStudy(Path(model_dir), Path(data), Path(out), name, device, given, limit, steps, seed)
     with fast_products(device):
-        for piece in _todo(parts):
+        for piece in chosen(pieces(), parts):
             do_piece(study, piece, DO, tell)
     with only_one(study.parts / ".results.lock"):
-        squad_report.write(study.out, study.parts, name, _command(limit, steps, seed))
-
-
-def _model(model_dir: Path) -> str:
-    there = [name for name in MODELS if (model_dir / name / "config.json").exists()]
-    if not there:
-        raise FileError(
-            f"{model_dir} has none of {', '.join(MODELS)}; --model-dir is a folder of checkpoints"
-        )
-    return there[0]
-
-
-def _command(limit: int | None, steps: int | None, seed: int) -> str:
-    given = {"limit": limit, "steps": steps, "seed": seed}
-    more = "".join(f" --{name} {value}" for name, value in given.items() if value is not None)
-    return f"masklens reproduce squad --model-dir DIR --data DIR --out DIR{more}"
+        squad_report.write(study.out, study.parts, name, command("squad", limit, steps, seed))
 
 
 def pieces() -> Iterator[str]:
@@ -101,46 +86,12 @@ def pieces() -> Iterator[str]:
     yield "figures"
 
 
-def _todo(parts: Sequence[str] | None) -> list[str]:
-    known = list(pieces())
-    for part in parts or ():
-        if not any(within(piece, part) for piece in known):
-            raise MethodError(f"no part {part!r}; there are {', '.join([*PARTS, *known])}")
-    return [piece for piece in known if parts is None or any(within(piece, part) for part in parts)]
-
-
-@dataclass
-class Study:
-    """One model, its data, and what was done so far."""
-
-    model_dir: Path
-    data: Path
-    out: Path
-    model: str
-    device: str
-    lenses: Path | None
-    limit: int | None
-    steps: int | None
-    seed: int
-
-    @property
-    def cut(self) -> str:
-        """What a smaller run is called; its lenses and pieces are others than those of the whole one."""
-        given = {"first": self.limit, "steps": self.steps}
-        return "".join(f"-{name}{value}" for name, value in given.items() if value is not None)
-
-    @property
-    def parts(self) -> Path:
-        return self.out / "parts" / f"{self.model}-seed{self.seed}{self.cut}"
+class QuestionStudy(Study):
+    """A reader of questions."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"seed": self.seed, "limit": self.limit, "steps": self.steps, "longest": LONGEST} | {
-            "device": device_name(self.device)
-        }
-
-    def path(self, piece: str) -> Path:
-        return self.parts / f"{piece.replace('/', '-')}.json"
+        return super().settings | {"longest": LONGEST}
 
     @cached_property
     def subject(self) -> Subject:
@@ -163,24 +114,17 @@ class Study:
     def lens(self, over: str, margin: float = MARGIN) -> DiffMask:
         """Loaded, or fitted and kept."""
         name = f"{self.model}-{over}-{margin}"
-        if self.lenses is not None:
-            return DiffMask.from_pretrained(self.lenses / name, self.subject)
-        folder = self.out / "lenses" / f"{name}-seed{self.seed}{self.cut}"
-        if not (folder / "lens.json").exists():
-            with only_one(folder.parent / f".{folder.name}.lock"):
-                if not (folder / "lens.json").exists():  # another process may just have fitted it
-                    self._fit(over, margin, folder)
-        return DiffMask.from_pretrained(folder, self.subject)
+        folder = self.out / "lenses" / f"{name}{self.suffix}"
+        return self.load_or_fit(self.subject, name, folder, lambda place: self._fit(over, margin, place))
 
     def _fit(self, over: str, margin: float, folder: Path) -> None:
         """Begin from the lens with the next smaller margin: gates close one after the other."""
         place = MARGINS.index(margin)
         before = self.lens(over, MARGINS[place - 1]) if place else None
-        chosen = {**FIT, "mixed_precision": "bf16" if self.device == "cuda" else "no"}
-        chosen |= NEXT if before else {}
-        chosen |= {} if self.steps is None else {"steps": self.steps, "evaluate_every": self.steps}
+        how = {**FIT, "mixed_precision": self.precision} | (NEXT if before else {})
+        how |= {} if self.steps is None else {"steps": self.steps, "evaluate_every": self.steps}
+        how |= {} if self.limit is None else {"batch_size": self.limit}
         judged = JUDGED if self.limit is None else self.limit // 2
-        chosen |= {} if self.limit is None else {"batch_size": self.limit}
         pairs = [q.pair for q in self.train]
         start = time.perf_counter()
         lens = DiffMask.fit(
@@ -195,28 +139,15 @@ class Study:
             keep_bytes=0,
             start=before,
             show_progress=sys.stderr.isatty(),
-            **chosen,
+            **how,
         )
-        self._keep_fit(lens, over, margin, time.perf_counter() - start, len(pairs) - 2 * judged)
+        seconds, texts = time.perf_counter() - start, len(pairs) - 2 * judged
+        self.keep_fit(f"lens/{over}/{margin}", lens, seconds, texts)
         lens.save_pretrained(folder)
         shutil.rmtree(folder / "training", ignore_errors=True)
 
-    def _keep_fit(self, lens: DiffMask, over: str, margin: float, seconds: float, texts: int) -> None:
-        peak = torch.cuda.max_memory_allocated() if self.device == "cuda" else None
-        write_json(
-            self.path(f"lens/{over}/{margin}"),
-            {
-                "seconds": seconds,
-                "texts": texts,
-                "peak_bytes": peak,
-                "diagnostics": [d._asdict() for d in lens.diagnostics],
-                "events": lens.events,
-                "settings": self.settings,
-            },
-        )
-
     def kept_path(self, over: str) -> Path:
-        return self.out / "kept" / f"{self.model}-{over}-seed{self.seed}{self.cut}.npz"
+        return self.out / "kept" / f"{self.model}-{over}{self.suffix}.npz"
 
     def kept(self, over: str) -> squad_masks.Kept:
         """What the lens with the paper's margin keeps of every question."""
@@ -226,33 +157,33 @@ class Study:
         return squad_masks.read_kept(path)
 
 
-def _lens(study: Study, which: str) -> None:
+def _lens(study: QuestionStudy, which: str) -> None:
     """Fit a lens; its own card and piece are written with it."""
     over, margin = which.split("/")
     study.lens(over, float(margin))
 
 
-def _sites(study: Study, which: str) -> dict[str, Any]:
+def _sites(study: QuestionStudy, which: str) -> dict[str, Any]:
     over, margin = which.split("/")
     return squad_masks.measure(study.lens(over, float(margin)), study.dev, study.seed)
 
 
-def _kept(study: Study, over: str) -> dict[str, Any]:
+def _kept(study: QuestionStudy, over: str) -> dict[str, Any]:
     path = study.kept_path(over)
     path.parent.mkdir(parents=True, exist_ok=True)
     return squad_masks.write_kept(study.lens(over), study.dev, path)
 
 
-def _groups(study: Study, over: str) -> dict[str, Any]:
+def _groups(study: QuestionStudy, over: str) -> dict[str, Any]:
     return {"groups": squad_groups.group_means(study.subject, study.dev, study.kept(over))}
 
 
-def _speech(study: Study, over: str) -> dict[str, Any]:
+def _speech(study: QuestionStudy, over: str) -> dict[str, Any]:
     found = squad_groups.attributions(study.subject, study.dev, study.kept(over), over)
     return {"tables": squad_groups.parts_of_speech(found)}
 
 
-def _figures(study: Study, _: str) -> dict[str, Any]:
+def _figures(study: QuestionStudy, _: str) -> dict[str, Any]:
     """The examples in every way; the pictures and the page are drawn with them."""
     lenses = {over: study.lens(over) for over in OVERS}
     first = squad_figures.example(read_questions(study.data, "dev"))
@@ -276,7 +207,7 @@ def _figures(study: Study, _: str) -> dict[str, Any]:
     }
 
 
-DO: dict[str, Callable[[Study, str], dict[str, Any] | None]] = {
+DO: dict[str, Callable[[QuestionStudy, str], dict[str, Any] | None]] = {
     "lens": _lens,
     "sites": _sites,
     "kept": _kept,

@@ -14,21 +14,20 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import FileError, MethodError
 from ..methods.diffmask import DiffMask
 from ..subject import Subject
 from . import sst_analysis, sst_figures, sst_report, sst_table2
 from .labelled import Labelled
-from .running import device_name, do_piece, fast_products, only_one, within, write_json
+from .running import fast_products, only_one
 from .sst_faithfulness import measure
 from .sst_stability import stability
+from .study import Study, check_parts, chosen, command, do_piece, models_there
 from .treebank import read_split, read_trees
 
 MODELS = ("mpnet-sst5", "mpnet-sst2", "minilm-sst5")
@@ -69,32 +68,17 @@ def run(
         seed: of the first lens; those for stability have the next ones.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    names = [model] if model else _models(Path(model_dir))
+    names = [model] if model else models_there(Path(model_dir), MODELS)
     given = None if lens is None else Path(lens)
     studies = [
-        Study(Path(model_dir), Path(data), Path(out), name, device, given, limit, steps, seed)
+        SentimentStudy(Path(model_dir), Path(data), Path(out), name, device, given, limit, steps, seed)
         for name in names
     ]
     with fast_products(device):
         for study, piece in _todo(studies, parts):
             do_piece(study, piece, DO, tell)
     with only_one(Path(out) / "parts" / ".results.lock"):
-        sst_report.write(Path(out), _command(limit, steps, seed), studies[0].suffix)
-
-
-def _models(model_dir: Path) -> list[str]:
-    there = [name for name in MODELS if (model_dir / name / "config.json").exists()]
-    if not there:
-        raise FileError(
-            f"{model_dir} has none of {', '.join(MODELS)}; --model-dir is a folder of checkpoints"
-        )
-    return there
-
-
-def _command(limit: int | None, steps: int | None, seed: int) -> str:
-    given = {"limit": limit, "steps": steps, "seed": seed}
-    more = "".join(f" --{name} {value}" for name, value in given.items() if value is not None)
-    return f"masklens reproduce sst --model-dir DIR --data DIR --out DIR{more}"
+        sst_report.write(Path(out), command("sst", limit, steps, seed), studies[0].suffix)
 
 
 def pieces(first: bool) -> Iterator[str]:
@@ -113,30 +97,18 @@ def lenses(first: bool) -> Iterator[str]:
     return (f"lens/{over}/{k}" for over in OVERS for k in range(SEEDS if first else 1))
 
 
-def _todo(studies: Sequence[Study], parts: Sequence[str] | None) -> Iterator[tuple[Study, str]]:
+def _todo(
+    studies: Sequence[SentimentStudy], parts: Sequence[str] | None
+) -> Iterator[tuple[SentimentStudy, str]]:
     """The pieces asked for, in order; lenses that others need are fitted when these are done."""
-    known = [*lenses(True), *pieces(True)]
-    for part in parts or ():
-        if not any(within(piece, part) for piece in known):
-            raise MethodError(f"no part {part!r}; there are {', '.join([*PARTS, *known])}")
+    check_parts(parts, PARTS, [*lenses(True), *pieces(True)])
     for i, study in enumerate(studies):
         every = [*(lenses(i == 0) if parts else ()), *pieces(i == 0)]
-        yield from ((study, p) for p in every if parts is None or any(within(p, part) for part in parts))
+        yield from ((study, piece) for piece in chosen(every, parts))
 
 
-@dataclass
-class Study:
-    """One model, its data, and what was done so far."""
-
-    model_dir: Path
-    data: Path
-    out: Path
-    model: str
-    device: str
-    lenses: Path | None
-    limit: int | None
-    steps: int | None
-    seed: int
+class SentimentStudy(Study):
+    """A classifier of sentences."""
 
     @property
     def task(self) -> str:
@@ -144,25 +116,13 @@ class Study:
         return self.model.rpartition("-")[2]
 
     @property
-    def cut(self) -> str:
-        """What a smaller run is called; its lenses and pieces are others than those of the whole one."""
-        given = {"first": self.limit, "steps": self.steps}
-        return "".join(f"-{name}{value}" for name, value in given.items() if value is not None)
-
-    @property
-    def suffix(self) -> str:
-        """Of the names of this run's pieces."""
-        return f"-seed{self.seed}{self.cut}"
-
-    @property
     def settings(self) -> dict[str, Any]:
-        return {"seed": self.seed, "limit": self.limit, "steps": self.steps, "margin": MARGIN} | {
-            "device": device_name(self.device)
-        }
+        return super().settings | {"margin": MARGIN}
 
     def path(self, piece: str) -> Path:
-        folder = "gru" if piece.startswith("erasure") else self.model
-        return self.out / "parts" / f"{folder}{self.suffix}" / f"{piece.replace('/', '-')}.json"
+        """The GRU of Table 2 is no model of the folder: what is found of it has a place of its own."""
+        usual = super().path(piece)
+        return self.out / "parts" / f"gru{self.suffix}" / usual.name if piece.startswith("erasure") else usual
 
     @cached_property
     def subject(self) -> Subject:
@@ -182,21 +142,15 @@ class Study:
     def lens(self, over: str, number: int = 0) -> DiffMask:
         """The lens with the seed `number` above the study's: loaded, or fitted and kept."""
         name = f"{self.model}-{over}-seed{self.seed + number}"
-        if self.lenses is not None:
-            return DiffMask.from_pretrained(self.lenses / name, self.subject)
         folder = self.out / "lenses" / f"{name}{self.cut}"
-        if not (folder / "lens.json").exists():
-            with only_one(folder.parent / f".{folder.name}.lock"):
-                if not (folder / "lens.json").exists():  # another process may just have fitted it
-                    self._fit(over, number, folder)
-        return DiffMask.from_pretrained(folder, self.subject)
+        return self.load_or_fit(self.subject, name, folder, lambda place: self._fit(over, number, place))
 
     def _fit(self, over: str, number: int, folder: Path) -> None:
         texts = read_split(self.data, self.task, "train").texts
-        chosen = {**FIT, "mixed_precision": "bf16" if self.device == "cuda" else "no"}
-        chosen |= {} if self.steps is None else {"steps": self.steps}
+        how = {**FIT, "mixed_precision": self.precision}
+        how |= {} if self.steps is None else {"steps": self.steps}
         if self.limit is not None:
-            texts, chosen = texts[: 4 * self.limit], {**chosen, "batch_size": self.limit}
+            texts, how = texts[: 4 * self.limit], {**how, "batch_size": self.limit}
         start = time.perf_counter()
         lens = DiffMask.fit(
             self.subject,
@@ -206,42 +160,32 @@ class Study:
             self.seed + number,
             folder=folder / "training",
             show_progress=sys.stderr.isatty(),
-            **chosen,
+            **how,
         )
-        seconds = time.perf_counter() - start
-        write_json(
-            self.path(f"lens/{over}/{number}"),
-            {
-                "seconds": seconds,
-                "texts": len(texts),
-                "diagnostics": [d._asdict() for d in lens.diagnostics],
-                "events": lens.events,
-                "settings": self.settings,
-            },
-        )
+        self.keep_fit(f"lens/{over}/{number}", lens, time.perf_counter() - start, len(texts))
         lens.save_pretrained(folder)
         shutil.rmtree(folder / "training", ignore_errors=True)
 
 
-def _lens(study: Study, which: str) -> None:
+def _lens(study: SentimentStudy, which: str) -> None:
     """Fit a lens; its own card and piece are written with it."""
     over, number = which.split("/")
     study.lens(over, int(number))
 
 
-def _faithfulness(study: Study, over: str) -> dict[str, Any]:
+def _faithfulness(study: SentimentStudy, over: str) -> dict[str, Any]:
     """The lens's masks on dev and test."""
     lens = study.lens(over)
     return {split: measure(lens, study.split(split), study.seed) for split in ("dev", "test")}
 
 
-def _stability(study: Study, over: str) -> dict[str, Any]:
+def _stability(study: SentimentStudy, over: str) -> dict[str, Any]:
     """Lenses of five seeds on dev."""
     texts = study.split("dev").texts
     return stability([study.lens(over, k).explain(texts, batch_size=study.batch_size) for k in range(SEEDS)])
 
 
-def _analysis(study: Study, what: str) -> dict[str, Any]:
+def _analysis(study: SentimentStudy, what: str) -> dict[str, Any]:
     """What a lens keeps of the dev set, or how Schulz et al. see the last state of [CLS]."""
     sentences = read_trees(study.data, "dev")[: study.limit]
     texts = [sentence.text for sentence in sentences]
@@ -250,7 +194,7 @@ def _analysis(study: Study, what: str) -> dict[str, Any]:
     return sst_analysis.analyse(study.lens(what).explain(texts, batch_size=study.batch_size), sentences)
 
 
-def _figures(study: Study, _: str) -> dict[str, Any]:
+def _figures(study: SentimentStudy, _: str) -> dict[str, Any]:
     """The examples in every way; the pictures and the page are drawn with them."""
     lenses = {over: study.lens(over) for over in OVERS}
     train = study.split("train").texts[: sst_analysis.STATISTICS_TEXTS]
@@ -259,7 +203,7 @@ def _figures(study: Study, _: str) -> dict[str, Any]:
     return {"predictions": {a.text: a.prediction for a in found["states"]}}
 
 
-DO: dict[str, Callable[[Study, str], dict[str, Any] | None]] = {
+DO: dict[str, Callable[[SentimentStudy, str], dict[str, Any] | None]] = {
     "erasure": sst_table2.do,
     "lens": _lens,
     "faithfulness": _faithfulness,

@@ -28,7 +28,7 @@ from .sst_gru import EPOCHS, HIDDEN, SentimentGru, Vocabulary, accuracy, subject
 from .treebank import Sentence, read_trees
 
 if TYPE_CHECKING:
-    from .sst import Study
+    from .sst import SentimentStudy
 
 LONGEST = 25
 """words: exact search goes over subsets"""
@@ -43,7 +43,7 @@ SLICES = 4
 PIECES = ("gru", *(f"{what}/{k}" for what in ("exact", *LEARNED) for k in range(SLICES)), "table")
 
 
-def do(study: Study, piece: str) -> dict[str, Any]:
+def do(study: SentimentStudy, piece: str) -> dict[str, Any]:
     """One piece of the table."""
     table, (what, _, number) = study.table2, piece.partition("/")
     if what in ("gru", "table"):
@@ -55,7 +55,7 @@ def do(study: Study, piece: str) -> dict[str, Any]:
 class Table2:
     """The classifier, the sentences, and the pieces done so far."""
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: SentimentStudy) -> None:
         self.study = study
         self.weights = study.out / "gru" / f"gru{study.suffix}.safetensors"
 

@@ -1,0 +1,144 @@
+"""A study of one model, done in pieces that are kept as soon as they are there.
+
+A piece has a name such as "lens/inputs/0" and a file of its own below OUT/parts; a piece that is there is not
+done again. Several processes may work in one folder, each at its own pieces.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from ..errors import FileError, MethodError
+from ..methods.diffmask import DiffMask
+from ..subject import Subject
+from .running import device_name, only_one, write_json
+
+
+@dataclass
+class Study:
+    """One model, its data, and what was done so far."""
+
+    model_dir: Path
+    data: Path
+    out: Path
+    model: str
+    device: str
+    lenses: Path | None
+    """a folder of lenses; without one they are fitted and kept in OUT/lenses"""
+    limit: int | None
+    steps: int | None
+    seed: int
+
+    @property
+    def cut(self) -> str:
+        """What a smaller run is called; its lenses and pieces are others than those of the whole one."""
+        given = {"first": self.limit, "steps": self.steps}
+        return "".join(f"-{name}{value}" for name, value in given.items() if value is not None)
+
+    @property
+    def suffix(self) -> str:
+        """Of the names of this run's pieces."""
+        return f"-seed{self.seed}{self.cut}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a piece was done with."""
+        return {"seed": self.seed, "limit": self.limit, "steps": self.steps} | {
+            "device": device_name(self.device)
+        }
+
+    @property
+    def parts(self) -> Path:
+        """The folder of the pieces."""
+        return self.out / "parts" / f"{self.model}{self.suffix}"
+
+    def path(self, piece: str) -> Path:
+        return self.parts / f"{piece.replace('/', '-')}.json"
+
+    @property
+    def precision(self) -> str:
+        """The number format to learn lenses in."""
+        return "bf16" if self.device == "cuda" else "no"
+
+    def load_or_fit(self, subject: Subject, name: str, folder: Path, fit: Callable[[Path], None]) -> DiffMask:
+        """The lens of this name from the folder of lenses, or the one that was fitted into `folder`."""
+        if self.lenses is not None:
+            return DiffMask.from_pretrained(self.lenses / name, subject)
+        if not (folder / "lens.json").exists():
+            with only_one(folder.parent / f".{folder.name}.lock"):
+                if not (folder / "lens.json").exists():  # another process may just have fitted it
+                    fit(folder)
+        return DiffMask.from_pretrained(folder, subject)
+
+    def keep_fit(self, piece: str, lens: DiffMask, seconds: float, texts: int) -> None:
+        """Write the piece of a fit."""
+        cuda = self.device == "cuda"
+        write_json(
+            self.path(piece),
+            {
+                "seconds": seconds,
+                "texts": texts,
+                "peak_bytes": torch.cuda.max_memory_allocated() if cuda else None,
+                "diagnostics": [d._asdict() for d in lens.diagnostics],
+                "events": lens.events,
+                "settings": self.settings,
+            },
+        )
+
+
+S = TypeVar("S", bound=Study)
+Work = Mapping[str, Callable[[S, str], dict[str, Any] | None]]
+"""what is done for a part, from the study and the rest of a piece's name"""
+
+
+def do_piece(study: S, piece: str, work: Work[S], tell: Callable[[str], None]) -> None:
+    """Do a piece unless it is there; one that cannot be done here is told of and left out."""
+    path = study.path(piece)
+    if path.exists():
+        return
+    start = time.perf_counter()
+    part, _, rest = piece.partition("/")
+    try:
+        found = work[part](study, rest)
+    except MethodError as error:
+        tell(f"{study.model}: {piece}: left out ({error})")
+        return
+    if found is not None:
+        write_json(path, {**found, "settings": study.settings, "seconds": time.perf_counter() - start})
+    tell(f"{study.model}: {piece}: {time.perf_counter() - start:.1f} s")
+
+
+def chosen(pieces: Iterable[str], parts: Sequence[str] | None) -> list[str]:
+    """The pieces that belong to these parts, or all; a part is a piece or the beginning of some."""
+    return [p for p in pieces if parts is None or any(_within(p, part) for part in parts)]
+
+
+def check_parts(parts: Sequence[str] | None, groups: Iterable[str], known: Sequence[str]) -> None:
+    for part in parts or ():
+        if not any(_within(piece, part) for piece in known):
+            raise MethodError(f"no part {part!r}; there are {', '.join([*groups, *known])}")
+
+
+def _within(piece: str, part: str) -> bool:
+    return piece == part or piece.startswith(f"{part}/")
+
+
+def models_there(model_dir: Path, names: Sequence[str]) -> list[str]:
+    """Those of the checkpoints that the folder holds."""
+    there = [name for name in names if (model_dir / name / "config.json").exists()]
+    if not there:
+        raise FileError(f"{model_dir} has none of {', '.join(names)}; --model-dir is a folder of checkpoints")
+    return there
+
+
+def command(section: str, limit: int | None, steps: int | None, seed: int) -> str:
+    """The command line that does the same."""
+    given = {"limit": limit, "steps": steps, "seed": seed}
+    more = "".join(f" --{name} {value}" for name, value in given.items() if value is not None)
+    return f"masklens reproduce {section} --model-dir DIR --data DIR --out DIR{more}"
