@@ -1,0 +1,64 @@
+"""Texts whose states are kept: the same states as when they are computed again, and no more of them."""
+
+import pytest
+import torch
+
+import tiny
+from masklens import objectives
+from masklens.objectives import FrozenTexts
+
+TEXTS = ["a fast funny movie", "dull", "the plot is dull and the movie is slow", "funny"]
+
+
+def states(frozen, rows):
+    batch, run = frozen.draw(rows)
+    return run.output, {site: state[batch.valid] for site, state in run.states.items()}
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3], [2, 0], [1], [3, 3, 0]])
+def test_kept_states_are_those_of_a_new_run(rows):
+    subject = tiny.subject("bert")
+    kept = FrozenTexts(subject, TEXTS, subject.sites, 10**9)
+    anew = FrozenTexts(subject, TEXTS, subject.sites, 0)
+    assert kept._kept is not None and anew._kept is None
+    output, found = states(kept, rows)
+    expected, again = states(anew, rows)
+    torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-5)
+    for site in subject.sites:
+        torch.testing.assert_close(found[site], again[site], rtol=1e-4, atol=1e-5)
+
+
+def test_padding_is_not_kept():
+    subject = tiny.subject("bert")
+    kept = FrozenTexts(subject, TEXTS, subject.sites, 10**9)
+    tokens = int(kept.batch.valid.sum())
+    assert tokens < kept.batch.valid.numel()
+    assert all(len(state) == tokens + 1 for state in kept._kept.states.values())
+    needed = sum(s.shape[-1] * s.element_size() for s in kept._kept.states.values()) * tokens
+    assert FrozenTexts(subject, TEXTS, subject.sites, needed)._kept is not None
+    assert FrozenTexts(subject, TEXTS, subject.sites, needed - 1)._kept is None
+
+
+def test_chunks_hold_every_text_once_and_not_too_many_tokens(monkeypatch):
+    subject = tiny.subject("bert")
+    frozen = FrozenTexts(subject, TEXTS * 5, subject.sites, 0)
+    monkeypatch.setitem(objectives.CHUNK_TOKENS, "cpu", 24)
+    chunks = list(frozen.chunks(3))
+    assert sorted(row for chunk in chunks for row in chunk) == list(range(20))
+    for chunk in chunks:
+        longest = int(frozen.lengths[chunk].max())
+        assert len(chunk) <= 3 and (len(chunk) == 1 or len(chunk) * longest <= 24)
+    assert any(len(chunk) == 3 for chunk in chunks) and any(len(chunk) < 3 for chunk in chunks[:-1])
+
+
+def test_a_copy_in_another_number_format_leaves_the_model_alone():
+    subject = tiny.subject("bert")
+    other = subject.in_dtype(torch.bfloat16)
+    assert {p.dtype for p in subject.module.parameters()} == {torch.float32}
+    assert {p.dtype for p in other.module.parameters()} == {torch.bfloat16}
+    batch = subject.encode(TEXTS)
+    whole, half = subject.states(batch, [2]), other.states(batch, [2])
+    assert half.states[2].dtype == torch.bfloat16
+    torch.testing.assert_close(half.states[2].float(), whole.states[2], rtol=0.1, atol=0.1)
+    zeros = other.run(batch, replace={2: torch.zeros_like(half.states[2])}).output
+    assert not torch.allclose(zeros.float(), half.output.float(), atol=1e-3)  # its own module is edited
