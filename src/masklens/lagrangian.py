@@ -415,8 +415,8 @@ class Training:
 def _optimizer(module: nn.Module, settings: Settings) -> torch.optim.Optimizer:
     """RMSprop, centered as in the paper if so asked; baselines have a rate of their own."""
     learned = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    baselines = [p for name, p in learned if name.startswith("baselines")]
-    others = [p for name, p in learned if not name.startswith("baselines")]
+    baselines = [p for name, p in learned if name.startswith(("baselines", "places"))]
+    others = [p for name, p in learned if not name.startswith(("baselines", "places"))]
     groups = [
         {"params": params, "lr": rate, "peak": rate}
         for params, rate in ((others, settings.lr), (baselines, settings.baseline_lr))

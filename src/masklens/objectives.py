@@ -54,6 +54,11 @@ class FrozenTexts:
         """How many columns the batch of these rows has."""
         return int(self._columns[list(rows)].max())
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text."""
+        return int(self.lengths.max())
+
     @cached_property
     def _columns(self) -> Tensor:
         """(texts,): how many columns a text needs; what comes after them is padding."""

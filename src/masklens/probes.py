@@ -95,6 +95,8 @@ class Probe(nn.Module):
         votes: whether a token is kept only if all rows so far keep it (masking inputs).
         hidden: width of the networks; by default a quarter of the edited state's width, at least 32.
         learn_baseline: whether the baselines move; if not they stay as they are first set (zeros).
+        places: of how many places in a text, from the second on, a baseline has a part of its own; not at
+            site 0, the word embeddings, to which positions are added afterwards.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Probe(nn.Module):
         hidden: int | None = None,
         bounded: float | None = 10.0,
         learn_baseline: bool = True,
+        places: int = 0,
     ) -> None:
         super().__init__()
         self.rows, self.votes = tuple(rows), votes
@@ -116,6 +119,10 @@ class Probe(nn.Module):
         self.baselines = nn.ParameterDict(
             {str(e): nn.Parameter(torch.zeros(widths[e]), requires_grad=learn_baseline) for e in edits}
         )
+        self.places = nn.ParameterDict(
+            {str(e): nn.Parameter(torch.zeros(places, widths[e]), requires_grad=learn_baseline)
+             for e in edits if places and e > 0}
+        )  # fmt: skip
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -126,11 +133,17 @@ class Probe(nn.Module):
         return cast(GateNetwork, self.gates[row])
 
     def baseline(self, row: int) -> Tensor:
-        """What replaces a state that a row drops: one vector for each edited site.
+        """What replaces a state that a row drops: one vector for each edited site, (width,), or a table by
+        place (see `baseline_at`), whose first and last rows are the vector alone.
 
-        Rows that edit one site share it: a baseline of its own could imitate a token that always stays.
+        Rows that edit one site share it: a baseline of its own could imitate a token that always stays. For
+        the same reason the first place, where [CLS] is, has no part of its own.
         """
-        return self.baselines[str(self.rows[row].edit)]
+        site = str(self.rows[row].edit)
+        vector = self.baselines[site]
+        if site not in self.places:
+            return vector
+        return vector + F.pad(self.places[site], (0, 0, 1, 1))
 
     @torch.no_grad()
     def fit_statistics(self, states: Mapping[int, Tensor], valid: Tensor) -> None:
@@ -221,4 +234,12 @@ def sample_keep(logits: Tensor, chosen: Tensor, votes: bool, uniform: Tensor) ->
 def mix(keep: Tensor, state: Tensor, baseline: Tensor) -> Tensor:
     """keep * state + (1 - keep) * baseline (section 2): keep (examples, tokens), state (..., width)."""
     gate = keep[..., None].to(state.dtype)
-    return gate * state + (1 - gate) * baseline.to(state.dtype)
+    return gate * state + (1 - gate) * baseline_at(baseline, state.shape[-2]).to(state.dtype)
+
+
+def baseline_at(baseline: Tensor, tokens: int) -> Tensor:
+    """A baseline for texts of so many tokens: a table by place (places, width) becomes (tokens, width), its
+    last row standing for all places beyond it; others are as they are."""
+    if baseline.dim() != 2:
+        return baseline
+    return baseline[torch.arange(tokens, device=baseline.device).clamp(max=len(baseline) - 1)]

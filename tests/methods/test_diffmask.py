@@ -8,11 +8,12 @@ import torch
 
 import masklens as ml
 import sevens
+import tiny
 from masklens.errors import LensError, MethodError, TrainingError
 from masklens.lagrangian import Settings, Training
 from masklens.methods.diffmask import DiffMask, _settled, _start
 from masklens.objectives import FrozenTexts, LensObjective, TextObjective
-from masklens.probes import Probe, rows_for
+from masklens.probes import Probe, mix, rows_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*training texts are few", "ignore:diffmask without lens")
 FIT = {"steps": 600, "lr": 1e-2, "batch_size": 64, "margin": 0.05, "hidden": 16}
@@ -229,3 +230,45 @@ def test_a_lens_that_ends_badly_goes_back_to_its_best_weights():
     assert events[0].startswith("put back")
     assert all(d.ok for d in objective.diagnose([0, 0]))
     assert sum(d.kept for d in objective.diagnose([0, 0])) < 1.2 * kept + 0.05
+
+
+def test_states_are_replaced_by_what_is_usual_at_their_place(tmp_path):
+    subject = tiny.subject("bert")
+    texts = ["a fast funny movie", "the plot is dull", "funny", "the movie is a car"] * 8
+    with pytest.warns(UserWarning, match="few"):
+        lens = DiffMask.fit(subject, texts, "states", 0.1, steps=3, batch_size=8)
+    longest = max(len(subject.encode([text]).tokens[0]) for text in texts)
+    assert set(lens.probe.places) == {str(site) for site in subject.sites if site > 0}
+    with torch.no_grad():
+        for table in lens.probe.places.values():
+            table.add_(torch.randn_like(table))
+        for gate in lens.probe.gates:
+            gate.bias.fill_(-9.0)
+    table, vector = lens.probe.baseline(2), lens.probe.baselines["2"]
+    assert table.shape[0] == longest + 1
+    assert torch.equal(table[0], vector) and torch.equal(table[-1], vector)  # [CLS], and places never seen
+    longer = "the movie is a car and the plot is dull and the car is fast"
+    batch, (_, states) = subject.encode([longer]), subject.states(subject.encode([longer]), [2])
+    tokens = batch.shape[1]
+    assert tokens > longest
+    mixed = mix(torch.zeros(1, tokens), states[2], table)[0]
+    for place in range(tokens):
+        own = lens.probe.places["2"][place - 1] if 0 < place < longest else 0.0
+        torch.testing.assert_close(mixed[place], vector + own)
+    proof = lens.verify(lens.explain([longer]), site=2)[0]
+    output = subject.run(batch, replace={2: mixed[None]}).output
+    expected = subject.task.divergence(subject.run(batch).output, output)
+    assert proof.share_removed == 1.0 and proof.divergence == pytest.approx(expected.item(), abs=1e-5)
+    again = DiffMask.from_pretrained(lens.save_pretrained(tmp_path), subject)
+    assert torch.equal(again.probe.baseline(2), table)
+
+
+def test_a_baseline_without_places():
+    subject = tiny.subject("bert")
+    texts = ["a fast funny movie", "the plot is dull"] * 8
+    with pytest.warns(UserWarning, match="few"):
+        one = DiffMask.fit(subject, texts, "states", steps=1, batch_size=4, by_place=False)
+        inputs = DiffMask.fit(subject, texts, "inputs", steps=1, batch_size=4)
+    assert not one.probe.places and not inputs.probe.places
+    assert one.probe.baseline(1).dim() == 1
+    assert not DiffMask.fit(sevens.subject(), sevens.texts(600), "states", 0.05, steps=1).probe.places

@@ -20,6 +20,7 @@ from ..attribution import Text
 from ..encoding import Batch
 from ..errors import MethodError, ModelError
 from ..families import at_places, takes_positions
+from ..probes import baseline_at
 from ..subject import Subject
 
 Manner = Literal["mask", "drop"]
@@ -33,7 +34,7 @@ class Baseline:
     """Removed tokens have their state replaced by a vector; they stay in attention."""
 
     vector: Tensor
-    """(width,), or anything that broadcasts to (examples, tokens, width)"""
+    """(width,), a table by place (`probes.baseline_at`), or what broadcasts to (examples, tokens, width)"""
     site: int = 0
 
 
@@ -252,7 +253,7 @@ class Views:
         batch = self.batch.take(rows)
 
         def edit(state: Tensor) -> Tensor:
-            return torch.where(keep[:, :, None], state, baseline.vector.to(state))
+            return torch.where(keep[:, :, None], state, baseline_at(baseline.vector, keep.shape[1]).to(state))
 
         return batch, self.subject.run(batch, replace={baseline.site: edit}).output
 

@@ -70,6 +70,7 @@ class DiffMask:
         held_out: Sequence[Text] | float = 0.1,
         validation: Sequence[Text] | None = None,
         learn_baseline: bool = True,
+        by_place: bool | None = None,
         bounded: float | None = 10.0,
         hidden: int | None = None,
         folder: str | os.PathLike[str] | None = None,
@@ -89,6 +90,9 @@ class DiffMask:
             validation: texts that training may look at, to recover, to stop and to settle; by default half of
                 the held-out ones, which are then not used for `diagnostics`.
             learn_baseline: learn what replaces a dropped state; otherwise it stays at its first value.
+            by_place: whether what replaces a state has a part of its own for each place in a text. By default
+                so for the states of a model with a tokenizer: a masked input keeps its position, and so
+                should a masked state.
             bounded: how far a gate's logit may be from its learned bias; None: any distance.
             folder: where checkpoints go; with `resume` an interrupted fit goes on from there.
             keep_bytes: memory for frozen states; by default 2 GB, or a third of a GPU's free memory.
@@ -109,7 +113,8 @@ class DiffMask:
         held = FrozenTexts(subject, held_texts, reads, memory // 8)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            probe = Probe(rows, train.widths, over == "inputs", hidden, bounded, learn_baseline)
+            places = train.longest - 1 if _by_place(by_place, over, subject) else 0
+            probe = Probe(rows, train.widths, over == "inputs", hidden, bounded, learn_baseline, places)
         probe.to(subject.device)
         if start is None:
             _start(probe, subject, train)
@@ -189,6 +194,7 @@ class DiffMask:
             "sites": list(self.sites),
             "hidden": gate.hidden.out_features,
             "bounded": gate.bounded,
+            "places": max((len(table) for table in self.probe.places.values()), default=0),
             "settings": asdict(self.settings),
             "diagnostics": [d._asdict() for d in self.diagnostics],
             "events": self.events,
@@ -209,7 +215,12 @@ class DiffMask:
         rows = rows_for(over, about["sites"])
         widths = {row.edit: tensors[f"baselines.{row.edit}"].shape[0] for row in rows}
         probe = Probe(
-            rows, _read_widths(rows, widths, tensors), over == "inputs", about["hidden"], about["bounded"]
+            rows,
+            _read_widths(rows, widths, tensors),
+            over == "inputs",
+            about["hidden"],
+            about["bounded"],
+            places=about.get("places", 0),
         )
         probe.to(subject.device).load_state_dict(tensors)
         return cls(
@@ -266,16 +277,33 @@ def _keep_bytes(device: torch.device) -> int:
 
 
 def _start(probe: Probe, subject: Subject, train: FrozenTexts) -> None:
-    """Standardise the gates' inputs; baselines begin at the mask token's embedding, or at the mean state."""
+    """Standardise the gates' inputs; baselines begin at the mask token's embedding, or at the mean state, of
+    all tokens and of each place."""
     batch, (_, states) = train.draw(list(range(min(256, len(train)))))
     probe.fit_statistics(states, batch.valid)
     mask = getattr(subject.tokenizer, "mask_token_id", None)
     with torch.no_grad():
-        for i, row in enumerate(probe.rows):
-            start = states[row.edit][batch.valid].mean(0)
-            if row.edit == subject.sites[0] and mask is not None:
-                start = subject.points[row.edit].module(torch.tensor([[mask]], device=subject.device))[0, 0]
-            probe.baseline(i).copy_(start)
+        for edit in dict.fromkeys(row.edit for row in probe.rows):
+            start = states[edit][batch.valid].mean(0)
+            if edit == subject.sites[0] and mask is not None:
+                start = subject.points[edit].module(torch.tensor([[mask]], device=subject.device))[0, 0]
+            probe.baselines[str(edit)].copy_(start)
+            if str(edit) in probe.places:
+                probe.places[str(edit)].copy_(
+                    _place_means(states[edit], batch.valid, probe.places[str(edit)])
+                )
+
+
+def _place_means(state: Tensor, valid: Tensor, like: Tensor) -> Tensor:
+    """How the mean state of each place, from the second on, differs from that of all; 0 where none was."""
+    count = valid[:, 1:].sum(0)[:, None]  # (tokens, 1)
+    total = (state[:, 1:].float() * valid[:, 1:, None]).sum(0)
+    found = torch.where(count > 0, total / count.clamp(min=1) - state[valid].float().mean(0), 0.0)
+    return torch.cat([found, found.new_zeros(max(0, len(like) - len(found)), found.shape[1])])[: len(like)]
+
+
+def _by_place(given: bool | None, over: Over, subject: Subject) -> bool:
+    return (over == "states" and subject.tokenizer is not None) if given is None else given
 
 
 @torch.no_grad()
