@@ -281,3 +281,13 @@ def test_explaining_many_texts_holds_one_batch_of_states(bert, monkeypatch, coun
     explain(bert, texts, method="gradient", sites="all", batch_size=4)
     assert seen >= count // 4 * len(bert.sites)
     assert most <= len(bert.sites)
+
+
+def test_a_half_precision_checkpoint_runs_in_full_on_a_cpu(tmp_path):
+    tiny.model("bert").half().save_pretrained(tmp_path)
+    tiny.wordpiece().save_pretrained(tmp_path)
+    assert {p.dtype for p in Subject.from_pretrained(tmp_path).module.parameters()} == {torch.float32}
+    asked = Subject.from_pretrained(tmp_path, dtype="float16")
+    assert {p.dtype for p in asked.module.parameters()} == {torch.float16}
+    tiny.model("bert").bfloat16().save_pretrained(tmp_path)
+    assert {p.dtype for p in Subject.from_pretrained(tmp_path).module.parameters()} == {torch.bfloat16}

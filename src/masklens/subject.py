@@ -103,12 +103,18 @@ class Subject:
         """Load a checkpoint folder or hub id; the kind of model is read from its config.
 
         Further options, such as `device_map` and `revision`, go to transformers. Weights come from
-        safetensors, or from `gguf_file`; pickled ones are not read.
+        safetensors, or from `gguf_file`; pickled ones are not read. Without `dtype` a model runs in the
+        number format of its checkpoint, but for float16 on a CPU, which is many times slower than float32.
         """
         from .families import load_pretrained
 
         model, tokenizer = load_pretrained(path, dtype, gguf_file, trust_remote_code, **loading)
-        return cls(_moved(model, device), tokenizer, task, max_length, truncate)
+        model = _moved(model, device)
+        if dtype is None and {(p.device.type, p.dtype) for p in model.parameters()} == {
+            ("cpu", torch.float16)
+        }:
+            model = model.float()
+        return cls(model, tokenizer, task, max_length, truncate)
 
     def in_dtype(self, dtype: torch.dtype) -> Subject:
         """A copy with its own module, in another number format."""
