@@ -100,3 +100,8 @@ def test_the_command_tells_it_on_standard_error(tmp_path):
     assert "36 texts to train on, 2 to validate, 2 held out to judge the lens; 2 steps of 36 texts" in said
     assert said.count("36 training texts are few") == 1
     assert said.index("seconds on cpu") < said.index("wrote ")
+    assert sorted(p.name for p in (tmp_path / "lens").iterdir()) == [
+        "README.md",
+        "lens.json",
+        "lens.safetensors",
+    ]

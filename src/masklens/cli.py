@@ -7,6 +7,7 @@ the commands, so that help stays quick.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -267,6 +268,7 @@ def fit(
         lens = masklens.DiffMask.fit(subject, texts, over, margin, seed, folder=out / "training", **settings)
         if is_main():
             lens.save_pretrained(out)
+            shutil.rmtree(out / "training", ignore_errors=True)  # kept only to go on from
             tell(f"wrote {out}")
     if is_main():
         show(diagnostics(lens), as_json)
