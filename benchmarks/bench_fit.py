@@ -88,7 +88,7 @@ def make(settings: Settings) -> LensObjective:
     frozen = FrozenTexts(subject, train.texts(), subject.sites, 10**9)
     held = FrozenTexts(subject, test.texts(), subject.sites, 10**9)
     torch.manual_seed(0)
-    probe = Probe(rows_for("states", subject.sites), frozen.widths, False, hidden=32)
+    probe = Probe(rows_for("states", subject.sites), frozen.widths, False, hidden=32, gate="tanh")
     _start(probe, subject, frozen)
     return LensObjective(probe, frozen, held, settings)
 

@@ -7,7 +7,7 @@ import torch
 
 from masklens.errors import TrainingError
 from masklens.gates import HardConcrete
-from masklens.probes import GateNetwork, Probe, Row, mix, rows_for, sample_keep
+from masklens.probes import GateNetwork, Probe, Row, inward, mix, rows_for, sample_keep
 
 WIDTHS = {0: 6, 1: 4, 2: 4}
 
@@ -33,14 +33,14 @@ def test_rows_of_each_form():
 
 def test_gate_network_is_the_papers_formula():
     torch.manual_seed(0)
-    gate = GateNetwork(4, 8)
+    gate = GateNetwork(4, 8, gate="tanh")
     gate.mean.copy_(torch.tensor([1.0, 0, -1, 2]))
     gate.scale.fill_(2.0)
     x = torch.randn(7, 4)
     hidden = torch.tanh((x - gate.mean) / 2 @ gate.hidden.weight.T + gate.hidden.bias)
     expected = 5.0 + 10 * torch.tanh(hidden @ gate.out.weight[0])
     assert torch.allclose(gate(x), expected, atol=1e-6)
-    free = GateNetwork(4, 8, bounded=None)
+    free = GateNetwork(4, 8, gate="plain")
     free.load_state_dict(gate.state_dict())
     assert torch.allclose(free(x), 5.0 + hidden @ gate.out.weight[0], atol=1e-6)
 
@@ -114,11 +114,11 @@ def test_statistics_standardise_valid_positions(states):
 
 
 @pytest.mark.parametrize("over", ["inputs", "states", [(0, 2), (1, 2), (2, 2)]])
-@pytest.mark.parametrize("bounded", [10.0, None])
-def test_networks_of_one_size_together_are_the_networks_one_by_one(over, bounded):
+@pytest.mark.parametrize("gate", ["inward", "tanh", "plain"])
+def test_networks_of_one_size_together_are_the_networks_one_by_one(over, gate):
     torch.manual_seed(0)
     rows = rows_for(over, [0, 1, 2])
-    probe = Probe(rows, {0: 6, 1: 6, 2: 6}, over == "inputs", hidden=5, bounded=bounded)
+    probe = Probe(rows, {0: 6, 1: 6, 2: 6}, over == "inputs", hidden=5, gate=gate)
     for p in probe.parameters():
         torch.nn.init.normal_(p)
     states = {site: torch.randn(3, 4, 6) for site in (0, 1, 2)}
@@ -132,3 +132,29 @@ def test_networks_of_one_size_together_are_the_networks_one_by_one(over, bounded
     quick = torch.autograd.grad((together * weight).sum(), list(probe.gates.parameters()))
     for a, b in zip(slow, quick, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+
+def test_inward_gradients_lead_back_inside():
+    value = torch.tensor([-7.0, -7.0, -1.0, 2.0, 7.0, 7.0], requires_grad=True)
+    push = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, -1.0])  # descent moves a value against its gradient
+    out = inward(value, 5.0)
+    assert out.tolist() == [-5.0, -5.0, -1.0, 2.0, 5.0, 5.0]
+    (out * push).sum().backward()
+    assert value.grad.tolist() == [0.0, -1.0, 1.0, -1.0, 1.0, 0.0]
+
+
+def test_open_votes_keep_a_token_as_one_open_gate_does():
+    rows = rows_for("inputs", range(14))
+    widths = dict.fromkeys(range(14), 4)
+    probe = Probe(rows, widths, True, hidden=4)
+    for i in range(14):
+        probe.gate(i).bias.data.fill_(99.0)
+    states = {site: torch.zeros(1, 3, 4) for site in range(14)}
+    kept = probe.log_keep(states)[-1].exp()
+    single = HardConcrete(torch.tensor(5.0)).prob_nonzero()
+    assert kept.min().item() == pytest.approx(single.item(), abs=2e-4)
+
+
+def test_an_unknown_gate_is_an_error():
+    with pytest.raises(TrainingError, match="'inward', 'tanh', 'plain'"):
+        GateNetwork(4, 8, gate="relu")

@@ -11,9 +11,10 @@ A probe makes one decision a *row*: it edits the states at one site, reading the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,9 @@ from .gates import HardConcrete
 
 OPEN = 5.0
 """the gates' first logit: kept with probability 0.995"""
+SCALE = 10.0
+"""what the networks' outputs are multiplied with, so that gates move fast enough"""
+GATES = ("inward", "tanh", "plain")
 
 Over = str | Sequence[tuple[int, int]]
 
@@ -54,15 +58,20 @@ def rows_for(over: Over, sites: Sequence[int]) -> tuple[Row, ...]:
 class GateNetwork(nn.Module):
     """One hidden layer, tanh, weight normalisation; a logit a token (appendix A).
 
-    A bounded network's logits lie within `scale` of a learned bias, so that no gate shuts for good.
     Inputs are standardised with statistics of the training states.
+
+    Args:
+        gate: how the output becomes a logit. "plain": added to a learned bias; "tanh": so, within 10 of the
+            bias (both as in the paper); "inward": its tenfold, but within `limit`, see `inward`.
     """
 
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, width: int, hidden: int, bounded: float | None = 10.0) -> None:
+    def __init__(self, width: int, hidden: int, gate: str = "inward", limit: float = OPEN) -> None:
         super().__init__()
+        if gate not in GATES:
+            raise TrainingError(f"gate={gate!r}; use {', '.join(map(repr, GATES))}")
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("scale", torch.ones(width))
         self.hidden = weight_norm(nn.Linear(width, hidden))
@@ -70,7 +79,7 @@ class GateNetwork(nn.Module):
         nn.init.uniform_(out.weight, -0.1 / hidden**0.5, 0.1 / hidden**0.5)  # all gates begin nearly open
         self.out = weight_norm(out)
         self.bias = nn.Parameter(torch.tensor(OPEN))
-        self.bounded = bounded
+        self.gate, self.limit = gate, limit
 
     def forward(self, *states: Tensor) -> Tensor:
         """One or more states side by side, (..., width) together, to logits (...).
@@ -83,7 +92,13 @@ class GateNetwork(nn.Module):
         for state, part in zip(states, weight.split([s.shape[-1] for s in states], dim=1), strict=True):
             total = total + F.linear(state, part)
         raw = self.out(torch.tanh(total))[..., 0]
-        return self.bias + (raw if self.bounded is None else self.bounded * torch.tanh(raw))
+        return self.logit(self.bias, raw)
+
+    def logit(self, bias: Tensor, raw: Tensor) -> Tensor:
+        """From the network's bias and output."""
+        if self.gate == "inward":
+            return inward(bias + SCALE * raw, self.limit)
+        return bias + (raw if self.gate == "plain" else SCALE * torch.tanh(raw))
 
 
 class Probe(nn.Module):
@@ -105,14 +120,18 @@ class Probe(nn.Module):
         widths: Mapping[int, int],
         votes: bool,
         hidden: int | None = None,
-        bounded: float | None = 10.0,
+        gate: str = "inward",
         learn_baseline: bool = True,
         places: int = 0,
     ) -> None:
         super().__init__()
         self.rows, self.votes = tuple(rows), votes
+        # Where all rows vote, gates that are all open keep a token with the probability of a single one.
+        limit = OPEN + (math.log(len(self.rows)) if votes else 0.0)
         self.gates = nn.ModuleList(
-            GateNetwork(sum(widths[s] for s in row.reads), hidden or max(32, widths[row.edit] // 4), bounded)
+            GateNetwork(
+                sum(widths[s] for s in row.reads), hidden or max(32, widths[row.edit] // 4), gate, limit
+            )
             for row in self.rows
         )
         edits = dict.fromkeys(row.edit for row in self.rows)
@@ -175,13 +194,36 @@ class Probe(nn.Module):
             read = flat[sites[0]] if len(flat) == 1 else torch.stack([flat[site] for site in sites])
             total = total + read @ part.mT
         raw = (torch.tanh(total) @ _normed([g.out for g in gates]).mT)[..., 0]
-        shift = raw if gates[0].bounded is None else gates[0].bounded * torch.tanh(raw)
-        found = torch.stack([g.bias for g in gates])[:, None] + shift
+        found = gates[0].logit(torch.stack([g.bias for g in gates])[:, None], raw)
         return found.unflatten(1, states[self.rows[0].edit].shape[:-1])
 
     def log_keep(self, states: Mapping[int, Tensor]) -> Tensor:
         """log P(kept) at every row: (rows, examples, tokens)."""
         return joined(HardConcrete(self.logits(states), validate_args=False).log_prob_nonzero(), self.votes)
+
+
+class _Inward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, limit: float) -> Tensor:
+        ctx.save_for_backward(value)
+        ctx.limit = limit
+        return value.clamp(-limit, limit)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (value,), (grad,), limit = ctx.saved_tensors, grads, ctx.limit
+        outward = ((value > limit) & (grad < 0)) | ((value < -limit) & (grad > 0))
+        return torch.where(outward, 0.0, grad), None
+
+
+def inward(value: Tensor, limit: float) -> Tensor:
+    """Values within +-limit, with gradients that only ever lead back inside.
+
+    A gate at the limit is all but certain, and what would make it more so has no effect; what would change
+    its mind still has one. A tanh has none by then: gates that were open beside one that must stay open, such
+    as [SEP] beside [CLS] at the last site, never shut.
+    """
+    return _Inward.apply(value, limit)
 
 
 def _normed(layers: Sequence[nn.Module]) -> Tensor:

@@ -71,7 +71,7 @@ class DiffMask:
         validation: Sequence[Text] | None = None,
         learn_baseline: bool = True,
         by_place: bool | None = None,
-        bounded: float | None = 10.0,
+        gate: str = "inward",
         hidden: int | None = None,
         folder: str | os.PathLike[str] | None = None,
         resume: bool = True,
@@ -93,7 +93,7 @@ class DiffMask:
             by_place: whether what replaces a state has a part of its own for each place in a text. By default
                 so for the states of a model with a tokenizer: a masked input keeps its position, and so
                 should a masked state.
-            bounded: how far a gate's logit may be from its learned bias; None: any distance.
+            gate: "inward" (gates that never saturate), or as in the paper "tanh" or "plain".
             folder: where checkpoints go; with `resume` an interrupted fit goes on from there.
             keep_bytes: memory for frozen states; by default 2 GB, or a third of a GPU's free memory.
             start: a lens of the same model and form to begin from, such as one with a smaller margin.
@@ -114,7 +114,7 @@ class DiffMask:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             places = train.longest - 1 if _by_place(by_place, over, subject) else 0
-            probe = Probe(rows, train.widths, over == "inputs", hidden, bounded, learn_baseline, places)
+            probe = Probe(rows, train.widths, over == "inputs", hidden, gate, learn_baseline, places)
         probe.to(subject.device)
         if start is None:
             _start(probe, subject, train)
@@ -193,7 +193,7 @@ class DiffMask:
             "over": self.over if isinstance(self.over, str) else [list(pair) for pair in self.over],
             "sites": list(self.sites),
             "hidden": gate.hidden.out_features,
-            "bounded": gate.bounded,
+            "gate": gate.gate,
             "places": max((len(table) for table in self.probe.places.values()), default=0),
             "settings": asdict(self.settings),
             "diagnostics": [d._asdict() for d in self.diagnostics],
@@ -219,7 +219,7 @@ class DiffMask:
             _read_widths(rows, widths, tensors),
             over == "inputs",
             about["hidden"],
-            about["bounded"],
+            about.get("gate") or ("plain" if about["bounded"] is None else "tanh"),  # older lenses
             places=about.get("places", 0),
         )
         probe.to(subject.device).load_state_dict(tensors)

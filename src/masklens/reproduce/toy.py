@@ -56,6 +56,7 @@ LENS: dict[str, Any] = {
     "baseline_lr": 1e-2,
     "centered": False,
     "floor": 5.0,
+    "gate": "tanh",
     "relative": False,
     "multiplier": 1.0,
     "sharpen_from": 0.5,
