@@ -272,3 +272,16 @@ def test_a_baseline_without_places():
     assert not one.probe.places and not inputs.probe.places
     assert one.probe.baseline(1).dim() == 1
     assert not DiffMask.fit(sevens.subject(), sevens.texts(600), "states", 0.05, steps=1).probe.places
+
+
+def test_a_fit_begins_from_a_lens_of_other_texts_and_refuses_another_form():
+    subject = tiny.subject("bert")
+    short, long = ["a fast movie", "the plot is dull"] * 8, ["the movie is a car and the plot is dull"] * 16
+    with pytest.warns(UserWarning, match="few"):
+        first = DiffMask.fit(subject, short, "states", steps=1, batch_size=4)
+        more = DiffMask.fit(subject, long, "states", steps=1, batch_size=4, start=first)
+        with pytest.raises(LensError, match="over states at sites"):
+            DiffMask.fit(subject, long, "inputs", steps=1, batch_size=4, start=first)
+    assert more.probe.places["1"].shape == first.probe.places["1"].shape
+    assert not torch.equal(more.probe.gate(1).bias, first.probe.gate(1).bias)  # it learns, on a copy
+    assert not any(p.requires_grad for p in first.probe.parameters())

@@ -11,6 +11,7 @@ Also the forms without amortisation, for single texts: the methods `diffmask` (w
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import warnings
@@ -28,7 +29,7 @@ from ..files import whole
 from ..forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
 from ..lagrangian import Diagnostic, Settings, Training
 from ..objectives import FrozenTexts, LensObjective, ReinforceObjective, TextObjective
-from ..probes import Over, Probe, rows_for
+from ..probes import Over, Probe, Row, rows_for
 from ..subject import Subject
 from . import Request, register
 from .baselines import absent_state, mask_or_zero
@@ -96,7 +97,8 @@ class DiffMask:
             gate: "inward" (gates that never saturate), or as in the paper "tanh" or "plain".
             folder: where checkpoints go; with `resume` an interrupted fit goes on from there.
             keep_bytes: memory for frozen states; by default 2 GB, or a third of a GPU's free memory.
-            start: a lens of the same model and form to begin from, such as one with a smaller margin.
+            start: a lens of the same model, form and sites to begin from, such as one with a smaller margin;
+                its gates and baselines are taken as they are, whatever `by_place`, `gate` and `hidden` say.
             report: is told beforehand how many texts there are, if they are enough, and how long it takes.
             settings: any field of `lagrangian.Settings`.
         """
@@ -111,15 +113,15 @@ class DiffMask:
         train = FrozenTexts(learned_on, train_texts, reads, memory)
         validated = FrozenTexts(subject, validation_texts, reads, memory // 8)
         held = FrozenTexts(subject, held_texts, reads, memory // 8)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            places = train.longest - 1 if _by_place(by_place, over, subject) else 0
-            probe = Probe(rows, train.widths, over == "inputs", hidden, gate, learn_baseline, places)
-        probe.to(subject.device)
         if start is None:
+            places = train.longest - 1 if _by_place(by_place, over, subject) else 0
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                probe = Probe(rows, train.widths, over == "inputs", hidden, gate, learn_baseline, places)
+            probe.to(subject.device)
             _start(probe, subject, train)
         else:
-            probe.load_state_dict(start.probe.state_dict())
+            probe = _probe_of(start, rows, learn_baseline)
         objective = LensObjective(probe, train, validated, chosen)
         with subject.frozen(), learned_on.frozen():
             training = Training(objective, chosen, folder)
@@ -302,6 +304,18 @@ def _place_means(state: Tensor, valid: Tensor, like: Tensor) -> Tensor:
     return torch.cat([found, found.new_zeros(max(0, len(like) - len(found)), found.shape[1])])[: len(like)]
 
 
+def _probe_of(lens: DiffMask, rows: Sequence[Row], learn_baseline: bool) -> Probe:
+    """A copy of a lens's probe to learn on with."""
+    if lens.probe.rows != tuple(rows):
+        raise LensError(
+            f"the lens to start from is over {lens.over} at sites {lens.sites}; give one like this"
+        )
+    probe = copy.deepcopy(lens.probe).train().requires_grad_(True)
+    for part in (probe.baselines, probe.places):
+        part.requires_grad_(learn_baseline)
+    return probe
+
+
 def _by_place(given: bool | None, over: Over, subject: Subject) -> bool:
     return (over == "states" and subject.tokenizer is not None) if given is None else given
 
@@ -364,6 +378,7 @@ def card(lens: DiffMask) -> str:
         for d in lens.diagnostics
     )
     settings = "\n".join(f"- {name}: {value}" for name, value in asdict(lens.settings).items())
+    settings += f"\n- gate: {lens.probe.gate(0).gate}\n- by_place: {bool(lens.probe.places)}"
     events = "\n".join(f"- {event}" for event in lens.events) or "- none"
     return f"""# A DiffMask lens
 
