@@ -84,6 +84,25 @@ def test_the_floor_follows_what_is_still_kept():
     assert multipliers.values.tolist() == pytest.approx([1.5, 0.3], rel=1e-3)
 
 
+def test_where_rows_vote_the_first_may_use_a_share_of_the_aim_and_the_last_all():
+    settings = Settings(margin=0.1, slack=0.2, first_aim=0.25)
+    voting = Multipliers(torch.ones(3), settings, votes=True)
+    assert voting.aim.tolist() == pytest.approx([0.02, 0.04, 0.08])
+    assert Multipliers(torch.ones(3), settings).aim.tolist() == pytest.approx([0.08, 0.08, 0.08])
+    group = torch.tensor([0, 2])
+    costs = voting.penalty(torch.tensor([0.04, 0.04]), group)
+    assert costs[0] > 0 > costs[1]  # the same divergence is too much for the first, not for the last
+
+
+def test_where_rows_vote_later_ones_are_trained_on_more_examples():
+    generator = torch.Generator().manual_seed(0)
+    deep = objective(over="inputs")._choice(3000, generator).bincount() / 3000
+    assert deep.tolist() == pytest.approx([1 / 3, 2 / 3], abs=0.03)
+    even = objective(replace(QUICK, deeper=False), over="inputs")._choice(3000, generator).bincount()
+    assert even.tolist() == [1500, 1500]
+    assert objective(over="states")._choice(3000, generator).bincount().tolist() == [1500, 1500]
+
+
 def test_the_loss_is_equation_3():
     made = objective()
     training = Training(made, QUICK)

@@ -76,6 +76,11 @@ class Settings:
     """whether a group's divergence counts as a share of what dropping everything does to it"""
     slack: float = 0.1
     """the share of the margin that training leaves free, so that texts it never saw keep it too"""
+    first_aim: float = 0.1
+    """where rows vote, the share of the aim that the first one may use; it grows to 1 by equal factors: what
+    is dropped early stays dropped, and later rows know better"""
+    deeper: bool = True
+    """where rows vote, whether the n-th is trained on n times as many examples as the first"""
     warm_until: float = 0.1
     """the share of the steps for which baselines alone are learned, under random masks"""
     sharpen_from: float = 0.1
@@ -146,6 +151,10 @@ class Objective(Protocol):
     groups: int
 
     @property
+    def votes(self) -> bool:
+        """Whether what a group drops stays dropped in all groups after it."""
+
+    @property
     def module(self) -> nn.Module:
         """What is learned."""
 
@@ -183,20 +192,22 @@ class Multipliers:
     MEMORY = 0.95
     """how much of the share kept, as known so far, a step's examples leave as it is"""
 
-    def __init__(self, worst: Tensor, settings: Settings) -> None:
+    def __init__(self, worst: Tensor, settings: Settings, votes: bool = False) -> None:
         self.settings = settings
+        growth = torch.linspace(1.0 if votes else 0.0, 0.0, len(worst)).to(worst)
+        self.aim = settings.aim * settings.first_aim**growth
         self.unit = worst.clamp(min=settings.margin) if settings.relative else torch.ones_like(worst)
         self.values = torch.full_like(worst, settings.multiplier)
         self.kept = torch.ones_like(worst)
 
     def penalty(self, divergence: Tensor, group: Tensor) -> Tensor:
         """What each example's violation of its margin costs: the second term of Eq. 3."""
-        return (self.values / self.unit)[group] * (divergence - self.settings.aim)
+        return (self.values / self.unit)[group] * (divergence - self.aim[group])
 
     def update(self, divergence: Tensor, kept: Tensor, count: Tensor, sharpening: bool) -> None:
         """From each group's summed divergence and share kept, and its number of examples in the step."""
         s, seen, of = self.settings, count > 0, count.clamp(min=1)
-        violation = (divergence / of - s.aim).clamp(max=self.CLIP * s.margin) / self.unit
+        violation = (divergence / of - self.aim).clamp(max=self.CLIP * s.margin) / self.unit
         rate = s.multiplier_lr * (self.SHARPENING if sharpening else 1.0)
         moved = self.values + rate * torch.where(seen, violation, 0.0)
         self.kept = torch.where(seen, self.kept.lerp(kept / of, 1 - self.MEMORY), self.kept)
@@ -231,7 +242,9 @@ class Training:
         self.parameters = [p for p in objective.module.parameters() if p.requires_grad]
         self.optimizer = _optimizer(objective.module, settings)
         self.worst = objective.worst()
-        self.multipliers = Multipliers(torch.tensor(self.worst, device=self.device), settings)
+        self.multipliers = Multipliers(
+            torch.tensor(self.worst, device=self.device), settings, objective.votes
+        )
         self.step = 0
         self.history: list[dict[str, Any]] = []
         self.events: list[str] = []

@@ -146,7 +146,7 @@ class LensObjective:
 
     def __init__(self, probe: Probe, train: FrozenTexts, validation: FrozenTexts, settings: Settings) -> None:
         self.module, self.train, self.validation, self.settings = probe, train, validation, settings
-        self.groups = len(probe.rows)
+        self.groups, self.votes = len(probe.rows), probe.votes
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
 
     def weights_of(self, group: int) -> list[Tensor]:
@@ -169,13 +169,19 @@ class LensObjective:
             logits = torch.zeros_like(logits) + share.logit(eps=1e-2).to(logits)
         # Noise for the whole step, whichever part of it this process has.
         uniform = torch.rand(self.groups, len(rows), self.train.width(rows), generator=generator)
-        order = torch.randperm(len(rows), generator=generator) % self.groups
-        chosen = order[rank::world].to(logits.device)
+        chosen = self._choice(len(rows), generator)[rank::world].to(logits.device)
         noise = uniform[:, rank::world, : logits.shape[-1]].to(logits)
         votes = self.module.votes and not self.settings.warming(step)
         keep, log_keep = sample_keep(logits, chosen, votes, noise)
         divergence = self._divergence(batch, reference, states, keep, chosen)
         return Terms(log_keep.float(), batch.valid, divergence, chosen)
+
+    def _choice(self, count: int, generator: torch.Generator) -> Tensor:
+        """A row of the probe for each example of a step: all alike, or later ones more often."""
+        if self.votes and self.settings.deeper:
+            weights = torch.arange(1.0, self.groups + 1)
+            return torch.multinomial(weights, count, replacement=True, generator=generator)
+        return torch.randperm(count, generator=generator) % self.groups
 
     def _divergence(
         self, batch: Batch, reference: Tensor, states: Mapping[int, Tensor], keep: Tensor, chosen: Tensor
@@ -334,7 +340,7 @@ class TextObjective:
         self.margin = margin
         self.reference, states = subject.states(batch, [site])
         self.state = states[site].detach()
-        self.groups = len(batch)
+        self.groups, self.votes = len(batch), False
         start = baseline.to(self.state).expand_as(self.state)[:, :1].float()
         self.module = FreeMasks(len(batch), batch.shape[1], start, learn_baseline).to(self.state.device)
 

@@ -34,10 +34,18 @@ MARGINS = (0.2, 0.5, 1.0)
 MARGIN = MARGINS[-1]
 LONGEST = 384
 """tokens of question and passage, as in the paper"""
-TRAIN, JUDGED = 40_000, 800
+TRAIN, JUDGED = 30_000, 800
 """questions to fit on, and to watch a fit and to judge it with; few of them make the settled lens cautious"""
-FIT: dict[str, Any] = {"hidden": 768, "batch_size": 96, "steps": 2200, "evaluate_every": 200, "patience": 0}
-NEXT: dict[str, Any] = {"steps": 600, "multiplier": 1.5, "warmup": 20}
+FIT: dict[str, Any] = {
+    "batch_size": 64,
+    "steps": 1200,
+    "lr": 2e-3,
+    "multiplier": 3.0,
+    "multiplier_lr": 0.3,
+    "evaluate_every": 400,
+    "patience": 0,
+}
+NEXT: dict[str, Any] = {"steps": 800, "multiplier": 1.5, "warmup": 20}
 """of a lens that begins from the one with the next smaller margin"""
 PARTS = ("lens", "sites", "kept", "groups", "speech", "figures")
 

@@ -35,7 +35,8 @@ OVERS = ("inputs", "states")
 SEEDS = 5
 PARTS = ("erasure", "lens", "faithfulness", "stability", "analysis", "figures")
 MARGIN = 0.1
-FIT: dict[str, Any] = {"slack": 0.3}
+FIT: dict[str, Any] = {"batch_size": 256, "steps": 2400, "lr": 2e-3, "evaluate_every": 300, "patience": 0}
+SLACK = {"inputs": 0.4, "states": 0.3}
 """how lenses are fitted; all else as in lagrangian.Settings"""
 
 
@@ -139,6 +140,12 @@ class SentimentStudy(Study):
     def split(self, name: str) -> Labelled:
         return read_split(self.data, self.task, name).first(self.limit)
 
+    @property
+    def some_train_texts(self) -> list[str]:
+        """From all over the training set: its sentences come in order of their sentiment."""
+        texts = self.split("train").texts
+        return texts[:: max(1, len(texts) // sst_analysis.STATISTICS_TEXTS)]
+
     def lens(self, over: str, number: int = 0) -> DiffMask:
         """The lens with the seed `number` above the study's: loaded, or fitted and kept."""
         name = f"{self.model}-{over}-seed{self.seed + number}"
@@ -147,7 +154,7 @@ class SentimentStudy(Study):
 
     def _fit(self, over: str, number: int, folder: Path) -> None:
         texts = read_split(self.data, self.task, "train").texts
-        how = {**FIT, "mixed_precision": self.precision}
+        how = {**FIT, "slack": SLACK[over], "mixed_precision": self.precision}
         how |= {} if self.steps is None else {"steps": self.steps}
         if self.limit is not None:
             texts, how = texts[: 4 * self.limit], {**how, "batch_size": self.limit}
@@ -190,15 +197,14 @@ def _analysis(study: SentimentStudy, what: str) -> dict[str, Any]:
     sentences = read_trees(study.data, "dev")[: study.limit]
     texts = [sentence.text for sentence in sentences]
     if what == "bottleneck":
-        return sst_analysis.bottleneck(study.subject, texts, study.split("train").texts, study.batch_size)
+        return sst_analysis.bottleneck(study.subject, texts, study.some_train_texts, study.batch_size)
     return sst_analysis.analyse(study.lens(what).explain(texts, batch_size=study.batch_size), sentences)
 
 
 def _figures(study: SentimentStudy, _: str) -> dict[str, Any]:
     """The examples in every way; the pictures and the page are drawn with them."""
     lenses = {over: study.lens(over) for over in OVERS}
-    train = study.split("train").texts[: sst_analysis.STATISTICS_TEXTS]
-    found = sst_figures.examples(study.subject, lenses, train, study.batch_size, study.steps)
+    found = sst_figures.examples(study.subject, lenses, study.some_train_texts, study.batch_size, study.steps)
     sst_figures.draw_examples(study.out, found)
     return {"predictions": {a.text: a.prediction for a in found["states"]}}
 

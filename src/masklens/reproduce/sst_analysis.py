@@ -43,7 +43,7 @@ def first_token_largest(found: Sequence[Attribution]) -> dict[str, float]:
 
 def bottleneck(subject: Subject, texts: Sequence[str], train: Sequence[str], size: int) -> dict[str, Any]:
     """The same for the attributions of Schulz et al. (2020), at every site."""
-    options = SCHULZ | {"statistics": statistics(subject, train[:STATISTICS_TEXTS], size)}
+    options = SCHULZ | {"statistics": statistics(subject, train, size)}
     found = explain(subject, texts, "information_bottleneck", sites="all", batch_size=size, **options)
     return {"texts": len(found), "first_token": first_token_largest(found), "options": SCHULZ}
 

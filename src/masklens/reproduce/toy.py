@@ -58,6 +58,8 @@ LENS: dict[str, Any] = {
     "floor": 5.0,
     "gate": "tanh",
     "relative": False,
+    "first_aim": 1.0,
+    "deeper": False,
     "multiplier": 1.0,
     "sharpen_from": 0.5,
     "power": 0.5,
