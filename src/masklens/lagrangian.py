@@ -15,8 +15,10 @@ The multipliers decide success, so they are designed rather than left to an opti
 - **From above.** Multipliers begin high, come down while there is room under the margin, and never fall below
   a floor, at which it still does not pay to drop all that is left: gates close one after the other. Gates
   that shut all at once rarely open again, however high the multiplier then climbs, since a gate that is never
-  sampled open has no gradient. Multipliers move by gradient ascent on the violation, clipped to a few
-  margins, so that a transient cannot wind them up.
+  sampled open has no gradient. Multipliers move by factors on the violation in units of the aim, clipped, so
+  that a transient cannot wind them up for longer than it takes them to come down.
+- **Room for those who know better.** Where rows vote, what an early one drops stays dropped. It may use only
+  a share of the margin, so that later ones, which have read more of the model, can drop more.
 - **From below**, for small problems whose masks have to be exact (`relative=False`, a small first
   `multiplier`, `sharpen_from` well after `warm_until`): until sharpening begins multipliers may fall to 0,
   so that gates that are all open begin to close. Then the penalty becomes P(kept)^`power`, whose gradient
@@ -66,7 +68,9 @@ class Settings:
     """largest gradient norm"""
     multiplier: float = 5.0
     """first value"""
-    multiplier_lr: float = 0.1
+    multiplier_lr: float = 0.02
+    """how fast it moves: the share of itself for a violation as large as the aim, or where not `relative` the
+    step for one of 1 nat"""
     multiplier_max: float = 200.0
     floor: float = 1.5
     """smallest multiplier while sharpening"""
@@ -182,13 +186,17 @@ def kept_cost(terms: Terms, settings: Settings, sharpening: bool) -> Tensor:
 
 
 class Multipliers:
-    """One Lagrangian multiplier a group, moved by ascent on the clipped violation of its margin."""
+    """One Lagrangian multiplier a group, which climbs while its margin is violated and falls while it is not.
 
-    CLIP = 10.0
-    """a violation counts for at most this many margins"""
+    Relative ones move by factors, since what they have to become differs a hundredfold between groups, and a
+    violation counts in units of the group's aim: a transient winds them up no faster than they come down.
+    Others move by steps (plain gradient ascent), a violation counting for a few margins at most.
+    """
+
+    CLIP = {True: 3.0, False: 10.0}
+    """a violation counts for at most this many aims, where relative, or margins"""
     SHARPENING = 5.0
-    """how much faster they move while sharpening, when the floor keeps them from falling too far"""
-
+    """how much larger steps are while sharpening, when the floor keeps them from falling too far"""
     MEMORY = 0.95
     """how much of the share kept, as known so far, a step's examples leave as it is"""
 
@@ -207,15 +215,20 @@ class Multipliers:
     def update(self, divergence: Tensor, kept: Tensor, count: Tensor, sharpening: bool) -> None:
         """From each group's summed divergence and share kept, and its number of examples in the step."""
         s, seen, of = self.settings, count > 0, count.clamp(min=1)
-        violation = (divergence / of - self.aim).clamp(max=self.CLIP * s.margin) / self.unit
-        rate = s.multiplier_lr * (self.SHARPENING if sharpening else 1.0)
-        moved = self.values + rate * torch.where(seen, violation, 0.0)
+        moved = torch.where(seen, self._moved(divergence / of, sharpening), self.values)
         self.kept = torch.where(seen, self.kept.lerp(kept / of, 1 - self.MEMORY), self.kept)
         follows = s.relative and s.floor_follows
         floor = s.floor * (self.kept if follows else torch.ones_like(self.kept))
         self.values = moved.clamp(max=s.multiplier_max).maximum(
             floor if sharpening else torch.zeros_like(floor)
         )
+
+    def _moved(self, divergence: Tensor, sharpening: bool) -> Tensor:
+        s, most = self.settings, self.CLIP[self.settings.relative]
+        if s.relative:
+            return self.values * (s.multiplier_lr * (divergence / self.aim - 1).clamp(max=most)).exp()
+        rate = s.multiplier_lr * (self.SHARPENING if sharpening else 1.0)
+        return self.values + rate * (divergence - self.aim).clamp(max=most * s.margin)
 
 
 class Training:

@@ -489,6 +489,7 @@ def _free_masks(
         baseline_lr=lr / 10,
         relative=False,
         multiplier=1.0,
+        multiplier_lr=0.1,
         sharpen_from=0.5,
         power=0.5,
         centered=False,

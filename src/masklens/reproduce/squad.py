@@ -41,7 +41,6 @@ FIT: dict[str, Any] = {
     "steps": 1200,
     "lr": 2e-3,
     "multiplier": 3.0,
-    "multiplier_lr": 0.3,
     "evaluate_every": 400,
     "patience": 0,
 }

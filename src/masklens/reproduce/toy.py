@@ -61,6 +61,7 @@ LENS: dict[str, Any] = {
     "first_aim": 1.0,
     "deeper": False,
     "multiplier": 1.0,
+    "multiplier_lr": 0.1,
     "sharpen_from": 0.5,
     "power": 0.5,
     "hidden": 32,
