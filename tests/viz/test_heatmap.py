@@ -72,6 +72,12 @@ def test_one_site_is_a_line_of_tokens_inside_their_cells(scores):
         assert left < box.x0 < box.x1 < right
 
 
+def test_the_lines_of_a_map_are_of_even_length():
+    maps = (plot(numbered(tokens, 2)).collections for tokens in range(20, 80))
+    first, second = next(meshes for meshes in maps if len(meshes) == 2)  # one token too many for one line
+    assert abs(first.get_array().shape[1] - second.get_array().shape[1]) <= 1
+
+
 def test_ends_of_the_colour_bar():
     def ticks(attribution, **options):
         (bar,) = plot(attribution, **options).child_axes

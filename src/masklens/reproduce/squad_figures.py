@@ -43,6 +43,7 @@ CURVES = {
     "gold": ("gold answer", "#009E73", "-"),
     "gold_wrong": ("gold answer, model wrong", "#009E73", "--"),
 }
+MARGIN_COLOURS = {"0.2": "#0072B2", "0.5": "#D55E00", "1.0": "#009E73"}
 
 
 def example(questions: Sequence[Question]) -> Question:
@@ -160,15 +161,15 @@ def draw_curves(out: Path, sites: Mapping[str, Mapping[str, Mapping[str, Any]]])
     figure = Figure(figsize=(5.2 * len(sites), 3.6), layout="constrained")
     axes = figure.subplots(1, len(sites), squeeze=False, sharey=True)[0]
     for ax, (over, margins) in zip(axes, sites.items(), strict=True):
-        for (margin, found), colour in zip(margins.items(), ("#0072B2", "#D55E00", "#009E73"), strict=False):
+        for margin, found in margins.items():
             rows = found["sites"]
             ax.plot(
                 [r["masked"] for r in rows], [r["spans_kept"] for r in rows],
-                "-o", ms=3, color=colour, label=f"margin {margin}",
+                "-o", ms=3, color=MARGIN_COLOURS.get(margin, "black"), label=f"margin {margin}",
             )  # fmt: skip
             ax.annotate(str(rows[-1]["site"]), (rows[-1]["masked"], rows[-1]["spans_kept"]), fontsize=7)
         ax.set(title=f"masks over {over}", xlabel="share of tokens masked", xlim=(0, 1), ylim=(0, 1.02))
         ax.grid(alpha=0.3)
+        ax.legend(frameon=False, fontsize=8, loc="lower left")
     axes[0].set_ylabel("share of predicted spans kept")
-    axes[-1].legend(frameon=False, fontsize=8)
     save(out, "curves", figure)

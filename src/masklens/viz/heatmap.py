@@ -142,6 +142,17 @@ def _fitting(attribution: Attribution, tokens: Sequence[str], width: float, heig
     return layout
 
 
+def _even_room(segments: Sequence[int], room: float, width: float) -> float:
+    """The least room in which cells of one width need no more lines: none is left with a cell or two."""
+    counts = [segments.count(part) for part in sorted(set(segments))]
+
+    def lines(cells: int) -> int:
+        return sum(-(-count // cells) for count in counts)
+
+    most = max(1, int(room / width + 1e-6))
+    return width * next(cells for cells in range(1, most + 1) if lines(cells) == lines(most))
+
+
 def _layout(attribution: Attribution, tokens: Sequence[str], room: float, font: float) -> Layout:
     measured = np.array([_width(token, font) for token in tokens], dtype=float)
     line_height, sites = font * POINT, len(attribution.sites)
@@ -149,6 +160,7 @@ def _layout(attribution: Attribution, tokens: Sequence[str], room: float, font: 
         widths, head, cell = measured + 0.9 * line_height, 0.4 * line_height, 2.0 * line_height
     else:
         widths = np.full(len(tokens), 2.1 * line_height)
+        room = _even_room(attribution.segments, room, float(2.1 * line_height))
         head = float(measured.max(initial=0.0) * np.sin(np.radians(LEAN))) + 1.6 * line_height
         cell = 1.7 * line_height
     lines = tuple(blocks(widths.tolist(), room + 1e-6, gap=0.0, segments=attribution.segments))
