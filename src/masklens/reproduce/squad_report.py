@@ -151,17 +151,18 @@ def _small_words(found: Found) -> tuple[str, bool]:
 
 
 def _erasure(found: Found) -> tuple[str, bool]:
-    """Erasure keeps little of the question, DiffMask much more."""
-    scores = found["figure2"]["scores"]
-    size = next((v for k, v in found["figure2"]["erasure"].items() if k.startswith("size")), None)
+    """Erasure keeps the answer and little of the question, DiffMask much more."""
+    scores, answer = found["figure2"]["scores"], found["figure2"]["answer"].lower().split()
     tokens = scores["erasure"]["tokens"]
     end = tokens.index("?") if "?" in tokens else len(tokens) // 3
+    kept = [t for t, score in zip(tokens, scores["erasure"]["scores"], strict=True) if score > 0.5]
     share = {name: _mean(scores[name]["scores"][1:end]) for name in ("erasure", "inputs", "free")}
     said = (
-        f"{size} tokens are enough; mean score of the question's tokens: erasure {share['erasure']:.2f}, "
-        f"without amortisation {share['free']:.2f}, DiffMask {share['inputs']:.2f}"
+        f"erasure keeps {' '.join(kept)}; mean score of the question's tokens: "
+        f"erasure {share['erasure']:.2f}, without amortisation {share['free']:.2f}, "
+        f"DiffMask {share['inputs']:.2f}"
     )
-    return said, share["erasure"] < share["inputs"] / 2
+    return said, any(t.lower() in answer for t in kept) and share["erasure"] < share["inputs"] / 2
 
 
 CLAIMS = (
