@@ -185,8 +185,9 @@ def test_the_first_token_is_largest_at_the_last_site_or_everywhere():
     both = make(tokens=("[CLS]", "a"), scores=np.array([[0.1, 0.2], [0.9, 0.3]]))
     last = make(tokens=("[CLS]", "a"), scores=np.array([[0.1, 1.0], [0.9, 0.3]]))
     other = make(tokens=("[CLS]", "a"), scores=np.array([[1.0, 0.2], [0.2, 0.3]]))
-    found = sst_analysis.first_token_largest([both, last, other, other])
-    assert found == {"last_site": 0.5, "all_sites": 0.25}
+    tied = make(tokens=("[CLS]", "a"), scores=np.array([[0.1, 0.9], [0.9, 0.3]]))
+    found = sst_analysis.first_token_largest([both, last, other, tied])
+    assert found == {"last_site": 0.75, "all_sites": 0.5}
 
 
 def test_statistics_are_those_of_all_tokens():

@@ -34,11 +34,13 @@ def analyse(found: Sequence[Attribution], sentences: Sequence[Sentence], nlp: An
 
 
 def first_token_largest(found: Sequence[Attribution]) -> dict[str, float]:
-    """The share of texts in which the first token has the largest score: among the tokens of the last site,
-    and, at the last site, among all tokens of all sites."""
-    last = [a.scores[-1].argmax() == 0 for a in found]
-    everywhere = [a.scores.argmax() == (len(a.sites) - 1) * len(a.tokens) for a in found]
-    return {"last_site": float(np.mean(last)), "all_sites": float(np.mean(everywhere))}
+    """The share of texts in which no score is larger than the first token's at the last site: among the
+    tokens of that site, and among all tokens of all sites. Gates at their limit are equally large."""
+    first = np.array([a.scores[-1, 0] for a in found])
+    return {
+        "last_site": float(np.mean(first >= [a.scores[-1].max() for a in found])),
+        "all_sites": float(np.mean(first >= [a.scores.max() for a in found])),
+    }
 
 
 def bottleneck(subject: Subject, texts: Sequence[str], train: Sequence[str], size: int) -> dict[str, Any]:
