@@ -77,6 +77,24 @@ def test_relative_multipliers_do_not_depend_on_the_size_of_divergences():
     assert one == pytest.approx(other)
 
 
+def test_relative_multipliers_move_by_factors_in_units_of_the_aim():
+    settings = Settings(margin=0.1, slack=0.5, multiplier=4.0, multiplier_lr=0.1, floor=0.0)
+    multipliers = Multipliers(torch.full((4,), 7.0), settings)
+    divergence = torch.tensor(
+        [0.0, 0.05, 0.1, 99.0]
+    )  # the aim is 0.05: under by 1, at, over by 1, by 3 at most
+    multipliers.update(divergence, torch.ones(4), torch.ones(4), sharpening=True)
+    expected = [4 * math.exp(0.1 * over) for over in (-1, 0, 1, 3)]
+    assert multipliers.values.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("given", [{"first_aim": 0.0}, {"first_aim": 1.5}, {"slack": 1.0}, {"slack": -0.1}])
+def test_shares_of_the_margin_that_leave_no_aim_are_errors(given):
+    settings = replace(QUICK, **given)
+    with pytest.raises(TrainingError, match="shares of the margin"):
+        Training(objective(settings), settings)
+
+
 def test_the_floor_follows_what_is_still_kept():
     multipliers = Multipliers(torch.tensor([1.0, 1.0]), Settings(floor=1.5, multiplier=1.5))
     for _ in range(500):  # nothing is over the margin; the second group keeps a fifth

@@ -15,8 +15,8 @@ The multipliers decide success, so they are designed rather than left to an opti
 - **From above.** Multipliers begin high, come down while there is room under the margin, and never fall below
   a floor, at which it still does not pay to drop all that is left: gates close one after the other. Gates
   that shut all at once rarely open again, however high the multiplier then climbs, since a gate that is never
-  sampled open has no gradient. Multipliers move by factors on the violation in units of the aim, clipped, so
-  that a transient cannot wind them up for longer than it takes them to come down.
+  sampled open has no gradient. Multipliers move by factors on the violation in units of the aim, clipped:
+  after a transient they come down again in at most a few times as many steps.
 - **Room for those who know better.** Where rows vote, what an early one drops stays dropped. It may use only
   a share of the margin, so that later ones, which have read more of the model, can drop more.
 - **From below**, for small problems whose masks have to be exact (`relative=False`, a small first
@@ -189,12 +189,12 @@ class Multipliers:
     """One Lagrangian multiplier a group, which climbs while its margin is violated and falls while it is not.
 
     Relative ones move by factors, since what they have to become differs a hundredfold between groups, and a
-    violation counts in units of the group's aim: a transient winds them up no faster than they come down.
-    Others move by steps (plain gradient ascent), a violation counting for a few margins at most.
+    violation counts in units of the group's aim: up at most three times as fast as they can come down. Others
+    move by steps (plain gradient ascent).
     """
 
-    CLIP = {True: 3.0, False: 10.0}
-    """a violation counts for at most this many aims, where relative, or margins"""
+    MOST_AIMS, MOST_MARGINS = 3.0, 10.0
+    """what a violation counts for at most, where relative, and where not"""
     SHARPENING = 5.0
     """how much larger steps are while sharpening, when the floor keeps them from falling too far"""
     MEMORY = 0.95
@@ -224,11 +224,12 @@ class Multipliers:
         )
 
     def _moved(self, divergence: Tensor, sharpening: bool) -> Tensor:
-        s, most = self.settings, self.CLIP[self.settings.relative]
+        s = self.settings
         if s.relative:
-            return self.values * (s.multiplier_lr * (divergence / self.aim - 1).clamp(max=most)).exp()
+            violation = (divergence / self.aim - 1).clamp(max=self.MOST_AIMS)
+            return self.values * (s.multiplier_lr * violation).exp()
         rate = s.multiplier_lr * (self.SHARPENING if sharpening else 1.0)
-        return self.values + rate * (divergence - self.aim).clamp(max=most * s.margin)
+        return self.values + rate * (divergence - self.aim).clamp(max=self.MOST_MARGINS * s.margin)
 
 
 class Training:
@@ -245,6 +246,11 @@ class Training:
             raise TrainingError(f"penalty={settings.penalty!r}; use 'plain' or 'log'")
         if settings.mixed_precision not in ("no", "bf16"):
             raise TrainingError(f"mixed_precision={settings.mixed_precision!r}; use 'no' or 'bf16'")
+        if not (0 < settings.first_aim <= 1 and 0 <= settings.slack < 1):
+            raise TrainingError(
+                f"first_aim={settings.first_aim}, slack={settings.slack} are shares of the margin: give a "
+                f"first_aim above 0 and at most 1, a slack of at least 0 and below 1"
+            )
         self.objective, self.settings = objective, settings
         self.file = None if folder is None else Path(folder) / "checkpoint.safetensors"
         self.device = next(objective.module.parameters()).device

@@ -171,7 +171,7 @@ class LensObjective:
         uniform = torch.rand(self.groups, len(rows), self.train.width(rows), generator=generator)
         chosen = self._choice(len(rows), generator)[rank::world].to(logits.device)
         noise = uniform[:, rank::world, : logits.shape[-1]].to(logits)
-        votes = self.module.votes and not self.settings.warming(step)
+        votes = self.votes and not self.settings.warming(step)
         keep, log_keep = sample_keep(logits, chosen, votes, noise)
         divergence = self._divergence(batch, reference, states, keep, chosen)
         return Terms(log_keep.float(), batch.valid, divergence, chosen)
