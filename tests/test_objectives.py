@@ -5,7 +5,8 @@ import torch
 
 import tiny
 from masklens import objectives
-from masklens.objectives import FrozenTexts
+from masklens.objectives import FrozenTexts, edited_run, masked_outputs
+from masklens.probes import Probe, rows_for
 
 TEXTS = ["a fast funny movie", "dull", "the plot is dull and the movie is slow", "funny"]
 
@@ -62,3 +63,29 @@ def test_a_copy_in_another_number_format_leaves_the_model_alone():
     torch.testing.assert_close(half.states[2].float(), whole.states[2], rtol=0.1, atol=0.1)
     zeros = other.run(batch, replace={2: torch.zeros_like(half.states[2])}).output
     assert not torch.allclose(zeros.float(), half.output.float(), atol=1e-3)  # its own module is edited
+
+
+@pytest.mark.parametrize("over", ["inputs", "states"])
+def test_masks_that_did_not_change_are_not_run_again_and_the_outputs_are_the_same(over, monkeypatch):
+    subject = tiny.subject("bert")
+    frozen = FrozenTexts(subject, TEXTS, subject.sites, 0)
+    probe = Probe(rows_for(over, subject.sites), frozen.widths, over == "inputs")
+    for baseline in probe.baselines.values():
+        torch.nn.init.normal_(baseline)
+    batch, run = frozen.draw(range(4))
+    keeps = torch.ones(len(probe.rows), *batch.shape)
+    keeps[1:, 2, 0] = 0  # one text loses a token from the second row on, another one more at the last
+    keeps[-1, 0, 0] = 0
+    ran = []
+    slow = [
+        edited_run(subject, batch, row.edit, run.states[row.edit], keep, probe.baseline(i))
+        for i, (row, keep) in enumerate(zip(probe.rows, keeps, strict=True))
+    ]
+    monkeypatch.setattr(
+        objectives, "edited_run", lambda *given: ran.append(len(given[1])) or edited_run(*given)
+    )
+    quick = list(masked_outputs(subject, probe, batch, run, keeps, range(len(keeps))))
+    torch.testing.assert_close(torch.stack(quick), torch.stack(slow), rtol=1e-4, atol=1e-5)
+    assert (quick[-1][[0, 2]] - run.output[[0, 2]]).abs().amax(1).min() > 1e-4
+    rows = len(probe.rows)
+    assert ran == ([1, 1] if over == "inputs" else [1] * (rows - 2) + [2])

@@ -137,8 +137,8 @@ def test_networks_of_one_size_together_are_the_networks_one_by_one(over, gate):
 def test_inward_gradients_lead_back_inside():
     value = torch.tensor([-7.0, -7.0, -1.0, 2.0, 7.0, 7.0], requires_grad=True)
     push = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, -1.0])  # descent moves a value against its gradient
-    out = inward(value, 5.0)
-    assert out.tolist() == [-5.0, -5.0, -1.0, 2.0, 5.0, 5.0]
+    out = inward(value, -4.0, 5.0)
+    assert out.tolist() == [-4.0, -4.0, -1.0, 2.0, 5.0, 5.0]
     (out * push).sum().backward()
     assert value.grad.tolist() == [0.0, -1.0, 1.0, -1.0, 1.0, 0.0]
 

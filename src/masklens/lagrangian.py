@@ -71,7 +71,7 @@ class Settings:
     multiplier_lr: float = 0.02
     """how fast it moves: the share of itself for a violation as large as the aim, or where not `relative` the
     step for one of 1 nat"""
-    multiplier_max: float = 200.0
+    multiplier_max: float = 100.0
     floor: float = 1.5
     """smallest multiplier while sharpening"""
     floor_follows: bool = True
@@ -84,7 +84,8 @@ class Settings:
     """where rows vote, the share of the aim that the first one may use; it grows to 1 by equal factors: what
     is dropped early stays dropped, and later rows know better"""
     deeper: bool = True
-    """where rows vote, whether the n-th is trained on n times as many examples as the first"""
+    """where rows vote, whether half of the examples train the last one, and of the others the n-th n times as
+    many as the first; else all alike"""
     warm_until: float = 0.1
     """the share of the steps for which baselines alone are learned, under random masks"""
     sharpen_from: float = 0.1

@@ -131,6 +131,30 @@ def edited_run(
     return subject.run(batch, replace={edit: mix(everywhere, state, baseline)}).output
 
 
+@torch.no_grad()
+def masked_outputs(
+    subject: Subject, probe: Probe, batch: Batch, run: Run, keeps: Tensor, groups: Sequence[int]
+) -> Iterator[Tensor]:
+    """The output under the masks (rows, examples, tokens) of each of these rows of a probe.
+
+    Where rows edit one site, only texts whose mask differs from the row before are run again, and texts that
+    are kept whole are not run at all.
+    """
+    edit, before, output = None, torch.ones_like(keeps[0]), run.output
+    for group in groups:
+        if probe.rows[group].edit != edit:
+            edit, before, output = probe.rows[group].edit, torch.ones_like(keeps[0]), run.output
+        moved = ((keeps[group] != before) & batch.valid).any(1).nonzero()[:, 0]
+        if len(moved):
+            part = batch if len(moved) == len(batch) else batch.take(moved.tolist())
+            state, baseline = run.states[edit][moved], probe.baseline(group)
+            output = output.index_copy(
+                0, moved, edited_run(subject, part, edit, state, keeps[group][moved], baseline)
+            )
+        before = keeps[group]
+        yield output
+
+
 class Judged(NamedTuple):
     """How one row's hard masks do on a set of texts."""
 
@@ -177,9 +201,11 @@ class LensObjective:
         return Terms(log_keep.float(), batch.valid, divergence, chosen)
 
     def _choice(self, count: int, generator: torch.Generator) -> Tensor:
-        """A row of the probe for each example of a step: all alike, or later ones more often."""
+        """A row of the probe for each example of a step: all alike, or later ones more often and the last one
+        for half of them."""
         if self.votes and self.settings.deeper:
             weights = torch.arange(1.0, self.groups + 1)
+            weights[-1] = weights[:-1].sum().clamp(min=1)
             return torch.multinomial(weights, count, replacement=True, generator=generator)
         return torch.randperm(count, generator=generator) % self.groups
 
@@ -264,16 +290,14 @@ class LensObjective:
         subject = texts.subject
         total = torch.zeros(len(groups), 4, dtype=torch.float64, device=subject.device)
         for rows in texts.chunks():
-            batch, (reference, states) = texts.draw(rows)
-            keeps = (probe.log_keep(states).exp() > (1 if nothing else 0.5)).float()
-            for i, group in enumerate(groups):
-                edit, keep = probe.rows[group].edit, keeps[group]
-                output = edited_run(subject, batch, edit, states[edit], keep, probe.baseline(group))
-                divergence = subject.task.divergence(reference, output)
+            batch, run = texts.draw(rows)
+            keeps = (probe.log_keep(run.states).exp() > (1 if nothing else 0.5)).float()
+            for i, output in enumerate(masked_outputs(subject, probe, batch, run, keeps, groups)):
+                divergence = subject.task.divergence(run.output, output)
                 total[i, 0] += divergence.sum()
                 total[i, 1] += divergence.double().square().sum()
-                total[i, 2] += (keep * batch.valid).sum()
-                total[i, 3] += subject.task.agrees(reference, output, batch).sum()
+                total[i, 2] += (keeps[groups[i]] * batch.valid).sum()
+                total[i, 3] += subject.task.agrees(run.output, output, batch).sum()
         count = len(texts)
         means = total.cpu() / torch.tensor([count, count, int(texts.lengths.sum()), count])
         means[:, 1] = ((means[:, 1] - means[:, 0].square()).clamp(min=0) / count).sqrt()

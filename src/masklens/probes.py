@@ -26,6 +26,9 @@ from .gates import HardConcrete
 
 OPEN = 5.0
 """the gates' first logit: kept with probability 0.995"""
+SHUT = {True: -4.0, False: -5.0}
+"""the smallest logit of a gate, where rows vote and where not: what is dropped is still tried now and then,
+kept with probability 0.02 or 0.01"""
 SCALE = 10.0
 """what the networks' outputs are multiplied with, so that gates move fast enough"""
 GATES = ("inward", "tanh", "plain")
@@ -62,13 +65,15 @@ class GateNetwork(nn.Module):
 
     Args:
         gate: how the output becomes a logit. "plain": added to a learned bias; "tanh": so, within 10 of the
-            bias (both as in the paper); "inward": its tenfold, but within `limit`, see `inward`.
+            bias (both as in the paper); "inward": its tenfold, but within `limits`, see `inward`.
     """
 
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, width: int, hidden: int, gate: str = "inward", limit: float = OPEN) -> None:
+    def __init__(
+        self, width: int, hidden: int, gate: str = "inward", limits: tuple[float, float] = (-OPEN, OPEN)
+    ) -> None:
         super().__init__()
         if gate not in GATES:
             raise TrainingError(f"gate={gate!r}; use {', '.join(map(repr, GATES))}")
@@ -79,7 +84,7 @@ class GateNetwork(nn.Module):
         nn.init.uniform_(out.weight, -0.1 / hidden**0.5, 0.1 / hidden**0.5)  # all gates begin nearly open
         self.out = weight_norm(out)
         self.bias = nn.Parameter(torch.tensor(OPEN))
-        self.gate, self.limit = gate, limit
+        self.gate, self.limits = gate, limits
 
     def forward(self, *states: Tensor) -> Tensor:
         """One or more states side by side, (..., width) together, to logits (...).
@@ -97,8 +102,14 @@ class GateNetwork(nn.Module):
     def logit(self, bias: Tensor, raw: Tensor) -> Tensor:
         """From the network's bias and output."""
         if self.gate == "inward":
-            return inward(bias + SCALE * raw, self.limit)
+            return inward(bias + SCALE * raw, *self.limits)
         return bias + (raw if self.gate == "plain" else SCALE * torch.tanh(raw))
+
+
+def opened(rows: int, votes: bool) -> float:
+    """The largest logit of a gate: where all rows vote, gates that are all open keep a token with the
+    probability of a single one."""
+    return OPEN + (math.log(rows) if votes else 0.0)
 
 
 class Probe(nn.Module):
@@ -112,6 +123,7 @@ class Probe(nn.Module):
         learn_baseline: whether the baselines move; if not they stay as they are first set (zeros).
         places: of how many places in a text, from the second on, a baseline has a part of its own; not at
             site 0, the word embeddings, to which positions are added afterwards.
+        shut: the smallest logit of a gate; by default as in `SHUT`.
     """
 
     def __init__(
@@ -123,14 +135,14 @@ class Probe(nn.Module):
         gate: str = "inward",
         learn_baseline: bool = True,
         places: int = 0,
+        shut: float | None = None,
     ) -> None:
         super().__init__()
         self.rows, self.votes = tuple(rows), votes
-        # Where all rows vote, gates that are all open keep a token with the probability of a single one.
-        limit = OPEN + (math.log(len(self.rows)) if votes else 0.0)
+        limits = (SHUT[votes] if shut is None else shut, opened(len(self.rows), votes))
         self.gates = nn.ModuleList(
             GateNetwork(
-                sum(widths[s] for s in row.reads), hidden or max(32, widths[row.edit] // 4), gate, limit
+                sum(widths[s] for s in row.reads), hidden or max(32, widths[row.edit] // 4), gate, limits
             )
             for row in self.rows
         )
@@ -204,26 +216,26 @@ class Probe(nn.Module):
 
 class _Inward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: Tensor, limit: float) -> Tensor:
+    def forward(ctx: Any, value: Tensor, low: float, high: float) -> Tensor:
         ctx.save_for_backward(value)
-        ctx.limit = limit
-        return value.clamp(-limit, limit)
+        ctx.limits = low, high
+        return value.clamp(low, high)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (value,), (grad,), limit = ctx.saved_tensors, grads, ctx.limit
-        outward = ((value > limit) & (grad < 0)) | ((value < -limit) & (grad > 0))
-        return torch.where(outward, 0.0, grad), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (value,), (grad,), (low, high) = ctx.saved_tensors, grads, ctx.limits
+        outward = ((value > high) & (grad < 0)) | ((value < low) & (grad > 0))
+        return torch.where(outward, 0.0, grad), None, None
 
 
-def inward(value: Tensor, limit: float) -> Tensor:
-    """Values within +-limit, with gradients that only ever lead back inside.
+def inward(value: Tensor, low: float, high: float) -> Tensor:
+    """Values between the limits, with gradients that only ever lead back inside.
 
     A gate at the limit is all but certain, and what would make it more so has no effect; what would change
     its mind still has one. A tanh has none by then: gates that were open beside one that must stay open, such
     as [SEP] beside [CLS] at the last site, never shut.
     """
-    return _Inward.apply(value, limit)
+    return _Inward.apply(value, low, high)
 
 
 def _normed(layers: Sequence[nn.Module]) -> Tensor:

@@ -1,5 +1,6 @@
 """DiffMask: a planted answer, single texts, saving and loading, and what is refused."""
 
+import json
 import warnings
 
 import numpy as np
@@ -13,7 +14,7 @@ from masklens.errors import LensError, MethodError, TrainingError
 from masklens.lagrangian import Settings, Training
 from masklens.methods.diffmask import DiffMask, _settled, _start
 from masklens.objectives import FrozenTexts, LensObjective, TextObjective
-from masklens.probes import Probe, mix, rows_for
+from masklens.probes import SHUT, Probe, mix, rows_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*training texts are few", "ignore:diffmask without lens")
 FIT = {"steps": 600, "lr": 1e-2, "batch_size": 64, "margin": 0.05, "hidden": 16}
@@ -88,6 +89,20 @@ def test_save_and_load_of_every_form(tmp_path):
         made.save_pretrained(tmp_path / str(i))
         again = DiffMask.from_pretrained(tmp_path / str(i), made.subject)
         assert again.explain("17342") == made.explain("17342")
+
+
+def test_a_lens_without_a_limit_for_shut_gates_is_read_as_it_was_made(tmp_path):
+    """Older lenses' gates shut as far as they open."""
+    made = DiffMask.fit(sevens.subject(), sevens.texts(40), over="inputs", **{**FIT, "steps": 5})
+    for gate in made.probe.gates:
+        gate.bias.data.fill_(-99.0)
+    file = made.save_pretrained(tmp_path) / "lens.json"
+    about = json.loads(file.read_text())
+    assert about.pop("shut") == SHUT[True]
+    newer = DiffMask.from_pretrained(tmp_path, made.subject).probe.gate(0)
+    file.write_text(json.dumps(about))
+    older = DiffMask.from_pretrained(tmp_path, made.subject).probe.gate(0)
+    assert newer.limits[0] == SHUT[True] and older.limits[0] == -older.limits[1] < newer.limits[0]
 
 
 def test_a_lens_refuses_another_model(lens, tmp_path):

@@ -29,7 +29,7 @@ from ..files import whole
 from ..forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
 from ..lagrangian import Diagnostic, Settings, Training
 from ..objectives import FrozenTexts, LensObjective, ReinforceObjective, TextObjective
-from ..probes import Over, Probe, Row, rows_for
+from ..probes import Over, Probe, Row, opened, rows_for
 from ..subject import Subject
 from . import Request, register
 from .baselines import absent_state, mask_or_zero
@@ -196,6 +196,7 @@ class DiffMask:
             "sites": list(self.sites),
             "hidden": gate.hidden.out_features,
             "gate": gate.gate,
+            "shut": gate.limits[0],
             "places": max((len(table) for table in self.probe.places.values()), default=0),
             "settings": asdict(self.settings),
             "diagnostics": [d._asdict() for d in self.diagnostics],
@@ -223,6 +224,7 @@ class DiffMask:
             about["hidden"],
             about.get("gate") or ("plain" if about["bounded"] is None else "tanh"),  # older lenses
             places=about.get("places", 0),
+            shut=about.get("shut", -opened(len(rows), over == "inputs")),  # older lenses: as far as open
         )
         probe.to(subject.device).load_state_dict(tensors)
         return cls(
@@ -490,6 +492,7 @@ def _free_masks(
         relative=False,
         multiplier=1.0,
         multiplier_lr=0.1,
+        multiplier_max=200.0,
         sharpen_from=0.5,
         power=0.5,
         centered=False,

@@ -36,16 +36,11 @@ LONGEST = 384
 """tokens of question and passage, as in the paper"""
 TRAIN, JUDGED = 30_000, 800
 """questions to fit on, and to watch a fit and to judge it with; few of them make the settled lens cautious"""
-FIT: dict[str, Any] = {
-    "batch_size": 64,
-    "steps": 1200,
-    "lr": 2e-3,
-    "multiplier": 3.0,
-    "evaluate_every": 400,
-    "patience": 0,
-}
-NEXT: dict[str, Any] = {"steps": 800, "multiplier": 1.5, "warmup": 20}
-"""of a lens that begins from the one with the next smaller margin"""
+FIT: dict[str, Any] = {"batch_size": 64, "lr": 2e-3, "evaluate_every": 500, "patience": 0}
+STEPS = {"inputs": (2500, 1500), "states": (1000, 500)}
+"""of the lens with the smallest margin, and of those that begin from the one with the next smaller margin"""
+MULTIPLIER = {"inputs": (10.0, 5.0), "states": (3.0, 1.5)}
+"""first values, likewise"""
 PARTS = ("lens", "sites", "kept", "groups", "speech", "figures")
 
 
@@ -128,7 +123,9 @@ class QuestionStudy(Study):
         """Begin from the lens with the next smaller margin: gates close one after the other."""
         place = MARGINS.index(margin)
         before = self.lens(over, MARGINS[place - 1]) if place else None
-        how = {**FIT, "mixed_precision": self.precision} | (NEXT if before else {})
+        later = int(before is not None)
+        how = {**FIT, "mixed_precision": self.precision, "warmup": 20 if later else 100}
+        how |= {"steps": STEPS[over][later], "multiplier": MULTIPLIER[over][later]}
         how |= {} if self.steps is None else {"steps": self.steps, "evaluate_every": self.steps}
         how |= {} if self.limit is None else {"batch_size": self.limit}
         judged = JUDGED if self.limit is None else self.limit // 2

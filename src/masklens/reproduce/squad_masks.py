@@ -13,7 +13,7 @@ import torch
 from ..evaluation.answers import exact_match, token_f1
 from ..files import whole
 from ..methods.diffmask import DiffMask
-from ..objectives import FrozenTexts, edited_run
+from ..objectives import FrozenTexts, masked_outputs
 from .questions import Question
 from .sst_faithfulness import mean_under, resampled
 
@@ -65,9 +65,8 @@ def _measure_chunk(
     batch, run = frozen.draw(rows)
     reference = task.predict(run.output, batch)
     keeps = (lens.keep(run.states) > 0.5).float()  # (sites, rows, tokens)
-    for i, row in enumerate(probe.rows):
-        keep, edit = keeps[i], row.edit
-        output = edited_run(subject, batch, edit, run.states[edit], keep, probe.baseline(i))
+    outputs = masked_outputs(subject, probe, batch, run, keeps, range(len(keeps)))
+    for row, keep, output in zip(probe.rows, keeps, outputs, strict=True):
         span = task.predict(output, batch)
         columns = (
             (keep * batch.valid).sum(1).cpu().numpy(),

@@ -62,6 +62,7 @@ LENS: dict[str, Any] = {
     "deeper": False,
     "multiplier": 1.0,
     "multiplier_lr": 0.1,
+    "multiplier_max": 200.0,
     "sharpen_from": 0.5,
     "power": 0.5,
     "hidden": 32,
