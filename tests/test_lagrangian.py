@@ -125,6 +125,19 @@ def test_where_rows_vote_later_ones_are_trained_on_more_examples():
     assert objective(over="states")._choice(3000, generator).bincount().tolist() == [1500, 1500]
 
 
+@pytest.mark.parametrize("joint", [False, True])
+def test_baselines_stay_as_warming_left_them_unless_they_are_learned_jointly(joint):
+    settings = replace(QUICK, joint=joint, warm_until=0.25, steps=20, multiplier=50.0)
+    training = Training(objective(settings), settings)
+    baseline, seen = training.objective.module.baselines["0"], {}
+    while training.step < settings.steps:
+        seen[training.step] = baseline.detach().clone()
+        training._one_step()
+        training.step += 1
+    assert not torch.equal(seen[0], seen[5])  # 5 steps of warming
+    assert torch.equal(seen[5], baseline) != joint
+
+
 def test_the_loss_is_equation_3():
     made = objective()
     training = Training(made, QUICK)

@@ -9,7 +9,8 @@ checkpoints, convergence and the progress bar.
 The multipliers decide success, so they are designed rather than left to an optimiser:
 
 - **Warming.** What replaces a dropped state is learned first, under random masks: gates that close on a bad
-  baseline only open again.
+  baseline only open again. Then it stays: learned beside gates that know the prediction, it came to say one
+  class by itself, and texts of that class kept nothing.
 - **In units of the worst.** A group's divergence counts as a share of what dropping everything does to it, so
   that the same settings serve two classes and the start and end of an answer.
 - **From above.** Multipliers begin high, come down while there is room under the margin, and never fall below
@@ -88,6 +89,9 @@ class Settings:
     many as the first; else all alike"""
     warm_until: float = 0.1
     """the share of the steps for which baselines alone are learned, under random masks"""
+    joint: bool = False
+    """whether baselines go on being learned beside the gates, as published: they can then come to say one
+    class by themselves, and texts of that class keep nothing"""
     sharpen_from: float = 0.1
     """the share of the steps after which sharpening begins"""
     power: float = 1.0
@@ -260,6 +264,7 @@ class Training:
         self.world = self.processes.size if settings.shared else 1
         self.rank = self.processes.rank if settings.shared else 0
         self.parameters = [p for p in objective.module.parameters() if p.requires_grad]
+        self.baselines = [p for name, p in _learned(objective.module) if _is_baseline(name)]
         self.optimizer = _optimizer(objective.module, settings)
         self.worst = objective.worst()
         self.multipliers = Multipliers(
@@ -292,6 +297,8 @@ class Training:
         s, sharpening = self.settings, self.settings.sharpening(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak"] * s.rate(self.step)
+        for p in self.baselines:
+            p.requires_grad_(s.joint or s.warming(self.step))
         terms = self.objective.terms(self.step, self.rank, self.world)
         cost = kept_cost(terms, s, sharpening)
         each = cost + self.multipliers.penalty(terms.divergence, terms.group)  # Eq. 3
@@ -447,15 +454,22 @@ class Training:
 
 def _optimizer(module: nn.Module, settings: Settings) -> torch.optim.Optimizer:
     """RMSprop, centered as in the paper if so asked; baselines have a rate of their own."""
-    learned = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    baselines = [p for name, p in learned if name.startswith(("baselines", "places"))]
-    others = [p for name, p in learned if not name.startswith(("baselines", "places"))]
+    baselines = [p for name, p in _learned(module) if _is_baseline(name)]
+    others = [p for name, p in _learned(module) if not _is_baseline(name)]
     groups = [
         {"params": params, "lr": rate, "peak": rate}
         for params, rate in ((others, settings.lr), (baselines, settings.baseline_lr))
         if params
     ]
     return torch.optim.RMSprop(groups, centered=settings.centered)
+
+
+def _learned(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+
+
+def _is_baseline(name: str) -> bool:
+    return name.startswith(("baselines", "places"))
 
 
 def _feasible_cost(rows: Sequence[Mapping[str, Any]]) -> float:

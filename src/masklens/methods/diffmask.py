@@ -33,6 +33,7 @@ from ..probes import Over, Probe, Row, opened, rows_for
 from ..subject import Subject
 from . import Request, register
 from .baselines import absent_state, mask_or_zero
+from .defaults import defaults
 
 if TYPE_CHECKING:
     from ..evaluation.verifying import Verification
@@ -132,6 +133,7 @@ class DiffMask:
             training.run(show_progress)
             events = training.events + _settled(training, objective)
             diagnostics = objective.diagnose(training.multipliers.values.tolist(), held)
+            events += [str(default) for default in defaults(probe, held)]
         lens = cls(
             subject, probe.eval().requires_grad_(False), over, chosen, diagnostics, events, training.history
         )
@@ -493,6 +495,7 @@ def _free_masks(
         multiplier=1.0,
         multiplier_lr=0.1,
         multiplier_max=200.0,
+        joint=True,
         sharpen_from=0.5,
         power=0.5,
         centered=False,

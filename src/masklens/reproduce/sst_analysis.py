@@ -21,12 +21,17 @@ STATISTICS_TEXTS = 2000
 
 
 def analyse(found: Sequence[Attribution], sentences: Sequence[Sentence], nlp: Any = None) -> dict[str, Any]:
-    """The number of layers that keep a token, by its word's sentiment, by part of speech, and the share of
-    tokens kept at each layer; and how often the last state of the first token ([CLS]) scores highest."""
+    """The number of layers that keep a token, by its word's sentiment, by part of speech and by what the
+    model predicts for its text, and the share of tokens kept at each layer; and how often the last state of
+    the first token ([CLS]) scores highest."""
     by_sentiment = analysis.by_label(found, [s.spans for s in sentences], by="sentiment of the word")
+    predicted = [[(0, len(s.text), a.prediction)] for a, s in zip(found, sentences, strict=True)]
     return {
         "texts": len(found),
         "sentiment": by_sentiment.ordered(LABELS).to_dict(),
+        "prediction": analysis.by_label(
+            found, predicted, special=False, by="prediction for the text"
+        ).to_dict(),
         "part_of_speech": analysis.by_part_of_speech(found, nlp=nlp).to_dict(),
         "layers": analysis.by_layer(found).to_dict(),
         "first_token": first_token_largest(found),

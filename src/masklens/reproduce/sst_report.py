@@ -219,6 +219,7 @@ def _analysis(found: Mapping[str, Found]) -> list[str]:
             if over in found:
                 lines += [f"Mean number of layers that keep it, masks over {over}, by {title}:", ""]
                 lines += table([title, "tokens", "layers", "95% interval"], groups_table(found[over][field]))
+    lines += _by_prediction(found)
     rows = [
         [name, f"{found[piece]['first_token']['last_site']:.1%}", f"{PAPER_CLS[name]:.0%}",
          f"{found[piece]['first_token']['all_sites']:.1%}"]
@@ -229,6 +230,24 @@ def _analysis(found: Mapping[str, Found]) -> list[str]:
         lines += ["How often the last state of the classification token has the largest attribution:", ""]
         lines += table(["", "of the last site's", "paper", "of all sites'"], rows)
     return lines
+
+
+def _by_prediction(found: Mapping[str, Found]) -> list[str]:
+    """How much stays of the texts of each class, first and last site: a lens that keeps next to nothing of
+    one class tells the prediction rather than explaining it."""
+    rows = [
+        [over, f"`{name}`", str(g["count"]), f"{g['by_site'][0]:.2f}", f"{g['by_site'][-1]:.2f}"]
+        for over in ("inputs", "states")
+        for name, g in found.get(over, {}).get("prediction", {}).get("groups", {}).items()
+    ]
+    if not rows:
+        return []
+    heads = ["masks over", "prediction for the text", "tokens", "kept at the first site", "at the last"]
+    return [
+        "Mean keep probability of words by what the model predicts for their text:",
+        "",
+        *table(heads, rows),
+    ]
 
 
 def groups_table(made: Found) -> list[list[str]]:

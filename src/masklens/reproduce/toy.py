@@ -63,6 +63,7 @@ LENS: dict[str, Any] = {
     "multiplier": 1.0,
     "multiplier_lr": 0.1,
     "multiplier_max": 200.0,
+    "joint": True,
     "sharpen_from": 0.5,
     "power": 0.5,
     "hidden": 32,
