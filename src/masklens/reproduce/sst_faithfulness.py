@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..attribution import Text
 from ..encoding import Batch
 from ..methods.diffmask import DiffMask
-from ..objectives import FrozenTexts, edited_run
+from ..objectives import FrozenTexts, edited_run, masked_outputs
 from ..probes import sample_keep
 from ..subject import Run
 from .labelled import Labelled
@@ -73,17 +72,14 @@ def _masked_at_each(
     probability = lens.keep(run.states)  # (rows, examples, tokens)
     logits = probe.logits(run.states)
     noise = torch.rand(logits.shape, generator=generator).to(logits)
-    for i, row in enumerate(probe.rows):
-
-        def output(keep: Tensor, i: int = i, edit: int = row.edit) -> Tensor:
-            return edited_run(subject, batch, edit, run.states[edit], keep, probe.baseline(i))
-
-        hard = (probability[i] > 0.5).float()
+    hard = (probability > 0.5).float()
+    outputs = masked_outputs(subject, probe, batch, run, hard, range(len(hard)))
+    for i, (row, masked) in enumerate(zip(probe.rows, outputs, strict=True)):
         chosen = torch.full((len(batch),), i, device=logits.device)
         sampled, _ = sample_keep(logits, chosen, probe.votes, noise)
-        masked, gated = output(hard), output(sampled)
+        gated = edited_run(subject, batch, row.edit, run.states[row.edit], sampled, probe.baseline(i))
         columns = (
-            (hard * valid).sum(1),
+            (hard[i] * valid).sum(1),
             (probability[i] * valid).sum(1),
             subject.task.predict(masked, batch),
             subject.task.divergence(run.output, masked),
