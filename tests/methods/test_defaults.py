@@ -5,6 +5,8 @@ import torch
 
 import sevens
 import tiny
+import versus
+from masklens import DiffMask
 from masklens.methods.defaults import Default, defaults
 from masklens.objectives import FrozenTexts
 from masklens.probes import Probe, rows_for
@@ -54,3 +56,23 @@ def test_tasks_without_a_class_have_none(head):
     subject = tiny.subject("bert", head)
     frozen = FrozenTexts(subject, tiny.texts("bert", head), subject.sites, 0)
     assert defaults(Probe(rows_for("states", subject.sites), frozen.widths, False), frozen) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*training texts are few")
+@pytest.mark.parametrize("over", ["inputs", "states"])
+@pytest.mark.parametrize("joint", [True, False])
+def test_baselines_learned_beside_the_gates_imitate_a_class_and_others_do_not(over, joint):
+    """Both lenses are within their margin, and verify; only one explains what it drops."""
+    how = {"margin": 0.05, "steps": 600, "lr": 1e-2, "baseline_lr": 1e-2, "batch_size": 64, "hidden": 16}
+    lens = DiffMask.fit(versus.subject(), versus.texts(400), over=over, joint=joint, **how)
+    assert all(d.ok and d.agreement == 1 for d in lens.diagnostics)
+    seven, three = ((a.scores[-1] > 0.5).tolist() for a in lens.explain(["19724", "10344"]))
+    told = [
+        event for event in lens.events if "with everything dropped the model says 'no'; 0% is kept" in event
+    ]
+    assert seven == [False, False, True, False, False]
+    if joint:
+        assert not any(three) and len(told) == 2
+        assert lens.probe.baseline(0)[1] > 0.5  # where the embedding of 3 has its 1
+    else:
+        assert three == [False, False, True, False, False] and not told
