@@ -269,6 +269,8 @@ def fit(
         if is_main():
             lens.save_pretrained(out)
             shutil.rmtree(out / "training", ignore_errors=True)  # kept only to go on from
+            for event in lens.events:
+                tell(event)
             tell(f"wrote {out}")
     if is_main():
         show(diagnostics(lens), as_json)
