@@ -80,9 +80,8 @@ def test_relative_multipliers_do_not_depend_on_the_size_of_divergences():
 def test_relative_multipliers_move_by_factors_in_units_of_the_aim():
     settings = Settings(margin=0.1, slack=0.5, multiplier=4.0, multiplier_lr=0.1, floor=0.0)
     multipliers = Multipliers(torch.full((4,), 7.0), settings)
-    divergence = torch.tensor(
-        [0.0, 0.05, 0.1, 99.0]
-    )  # the aim is 0.05: under by 1, at, over by 1, by 3 at most
+    # The aim is 0.05: under it by all of it, at it, over it by as much, and by more than three times as much.
+    divergence = torch.tensor([0.0, 0.05, 0.1, 99.0])
     multipliers.update(divergence, torch.ones(4), torch.ones(4), sharpening=True)
     expected = [4 * math.exp(0.1 * over) for over in (-1, 0, 1, 3)]
     assert multipliers.values.tolist() == pytest.approx(expected)

@@ -242,6 +242,9 @@ def test_analysis_figures_and_table2_on_a_small_scale(folders, tmp_path, monkeyp
     assert "highly" in (tmp_path / "examples.html").read_text()
     text = (tmp_path / "results.md").read_text()
     assert "0.327" in text and "99%" in text
+    predictions = found["analysis"]["states"]["prediction"]["groups"]
+    assert sum(group["count"] for group in predictions.values()) > 6
+    assert all(f"| states | `{name}` |" in text for name in predictions)
 
 
 @pytest.mark.slow

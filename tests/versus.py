@@ -9,10 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+import sevens
 from masklens.subject import Subject
-from masklens.tap import Point
-from masklens.tasks import BinaryClassification
-from sevens import encode
 
 
 class SevenVersusThree(nn.Module):
@@ -33,8 +31,7 @@ class SevenVersusThree(nn.Module):
 
 
 def subject() -> Subject:
-    model = SevenVersusThree()
-    return Subject.from_module(model, [Point(model.embed), Point(model.body)], BinaryClassification(), encode)
+    return sevens.subject(SevenVersusThree())
 
 
 def texts(count: int, seed: int = 0) -> list[str]:

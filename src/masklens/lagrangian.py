@@ -263,9 +263,10 @@ class Training:
         # What is not shared is each process's own: nothing is reduced.
         self.world = self.processes.size if settings.shared else 1
         self.rank = self.processes.rank if settings.shared else 0
-        self.parameters = [p for p in objective.module.parameters() if p.requires_grad]
-        self.baselines = [p for name, p in _learned(objective.module) if _is_baseline(name)]
-        self.optimizer = _optimizer(objective.module, settings)
+        learned = {name: p for name, p in objective.module.named_parameters() if p.requires_grad}
+        self.parameters = list(learned.values())
+        self.baselines = [p for name, p in learned.items() if name.startswith(("baselines", "places"))]
+        self.optimizer = _optimizer(self.parameters, self.baselines, settings)
         self.worst = objective.worst()
         self.multipliers = Multipliers(
             torch.tensor(self.worst, device=self.device), settings, objective.votes
@@ -452,24 +453,18 @@ class Training:
             self.optimizer.state[self.parameters[int(index)]][key] = value
 
 
-def _optimizer(module: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+def _optimizer(
+    parameters: Sequence[nn.Parameter], baselines: Sequence[nn.Parameter], settings: Settings
+) -> torch.optim.Optimizer:
     """RMSprop, centered as in the paper if so asked; baselines have a rate of their own."""
-    baselines = [p for name, p in _learned(module) if _is_baseline(name)]
-    others = [p for name, p in _learned(module) if not _is_baseline(name)]
+    slow = {id(p) for p in baselines}
+    others = [p for p in parameters if id(p) not in slow]
     groups = [
         {"params": params, "lr": rate, "peak": rate}
         for params, rate in ((others, settings.lr), (baselines, settings.baseline_lr))
         if params
     ]
     return torch.optim.RMSprop(groups, centered=settings.centered)
-
-
-def _learned(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-
-
-def _is_baseline(name: str) -> bool:
-    return name.startswith(("baselines", "places"))
 
 
 def _feasible_cost(rows: Sequence[Mapping[str, Any]]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -140,19 +141,17 @@ def masked_outputs(
     Where rows edit one site, only texts whose mask differs from the row before are run again, and texts that
     are kept whole are not run at all.
     """
-    edit, before, output = None, torch.ones_like(keeps[0]), run.output
-    for group in groups:
-        if probe.rows[group].edit != edit:
-            edit, before, output = probe.rows[group].edit, torch.ones_like(keeps[0]), run.output
-        moved = ((keeps[group] != before) & batch.valid).any(1).nonzero()[:, 0]
-        if len(moved):
-            part = batch if len(moved) == len(batch) else batch.take(moved.tolist())
-            state, baseline = run.states[edit][moved], probe.baseline(group)
-            output = output.index_copy(
-                0, moved, edited_run(subject, part, edit, state, keeps[group][moved], baseline)
-            )
-        before = keeps[group]
-        yield output
+    for edit, alike in groupby(groups, key=lambda group: probe.rows[group].edit):
+        before, output = torch.ones_like(keeps[0]), run.output
+        for group in alike:
+            moved = ((keeps[group] != before) & batch.valid).any(1).nonzero()[:, 0]
+            if len(moved):
+                part = batch if len(moved) == len(batch) else batch.take(moved.tolist())
+                state, baseline = run.states[edit][moved], probe.baseline(group)
+                anew = edited_run(subject, part, edit, state, keeps[group][moved], baseline)
+                output = output.index_copy(0, moved, anew)
+            before = keeps[group]
+            yield output
 
 
 class Judged(NamedTuple):

@@ -99,10 +99,12 @@ def test_a_lens_without_a_limit_for_shut_gates_is_read_as_it_was_made(tmp_path):
     file = made.save_pretrained(tmp_path) / "lens.json"
     about = json.loads(file.read_text())
     assert about.pop("shut") == SHUT[True]
-    newer = DiffMask.from_pretrained(tmp_path, made.subject).probe.gate(0)
+    newer = DiffMask.from_pretrained(tmp_path, made.subject)
     file.write_text(json.dumps(about))
-    older = DiffMask.from_pretrained(tmp_path, made.subject).probe.gate(0)
-    assert newer.limits[0] == SHUT[True] and older.limits[0] == -older.limits[1] < newer.limits[0]
+    older = DiffMask.from_pretrained(tmp_path, made.subject)
+    assert newer.explain("17342") == made.explain("17342")
+    assert older.probe.gate(0).limits[0] == -older.probe.gate(0).limits[1]
+    assert (older.explain("17342")[0].scores < 0.5 * newer.explain("17342")[0].scores).all()
 
 
 def test_a_lens_refuses_another_model(lens, tmp_path):
