@@ -128,7 +128,7 @@ def ours(settings: Settings) -> tuple[Training, LensObjective]:
 def main() -> str:
     torch.manual_seed(0)
     multipliers = {"relative": False, "multiplier": 1.0, "multiplier_lr": 0.1, "multiplier_max": 200.0}
-    from_below = {"sharpen_from": 0.5, "power": 0.5, "joint": True, **multipliers}
+    from_below = {"sharpen_from": 0.5, "power": 0.5, "anchor": 0.0, **multipliers}
     settings = Settings(margin=MARGIN, steps=3600, batch_size=BATCH, lr=1e-3, baseline_lr=1e-2, **from_below)
 
     def stepper(training: Training):

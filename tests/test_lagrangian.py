@@ -13,7 +13,7 @@ import torch
 import sevens
 from masklens.errors import TrainingError
 from masklens.lagrangian import Multipliers, Settings, Terms, Training, kept_cost
-from masklens.objectives import FrozenTexts, LensObjective
+from masklens.objectives import FrozenTexts, LensObjective, edited_run
 from masklens.probes import Probe, rows_for
 
 QUICK = Settings(margin=0.05, steps=40, batch_size=16, evaluate_every=10, lr=1e-2)
@@ -192,11 +192,52 @@ def test_same_seed_same_result_and_another_seed_another():
 
 
 def test_ranks_share_the_batch_of_one_process():
-    made = objective()
+    made = objective(replace(QUICK, anchor=0.0))
     whole, halves = made.terms(30, 0, 1), [made.terms(30, rank, 2) for rank in (0, 1)]
     assert torch.allclose(whole.divergence[0::2], halves[0].divergence, atol=1e-6)
     assert torch.allclose(whole.divergence[1::2], halves[1].divergence, atol=1e-6)
     assert torch.equal(whole.group[1::2], halves[1].group)
+    assert whole.anchor == 0
+
+
+def test_ranks_share_the_emptied_texts_of_one_process():
+    made = objective()
+    whole, halves = made.terms(30, 0, 1), [made.terms(30, rank, 2) for rank in (0, 1)]
+    assert len(whole.divergence) == sum(len(half.divergence) for half in halves) == QUICK.batch_size - 1
+    assert whole.anchor > 0.01
+    assert torch.allclose(whole.anchor, sum(half.anchor for half in halves) / 2, atol=1e-6)
+
+
+def test_a_process_whose_only_text_is_emptied_learns_the_baseline_alone(monkeypatch):
+    made = objective(replace(QUICK, batch_size=2))
+    training = Training(made, made.settings)
+    terms = next(t for t in (made.terms(30, rank, 2) for rank in (0, 1)) if not len(t.divergence))
+    monkeypatch.setattr(made, "terms", lambda step, rank, world: terms)
+    before = weights(training)
+    training._one_step()
+    changed = [name for name, value in weights(training).items() if not torch.equal(value, before[name])]
+    assert changed and all(name.startswith("baselines") for name in changed)
+
+
+def test_emptied_texts_are_held_to_the_average_output():
+    """Alone, the anchor makes a baseline say what the model says on average, and leaves the gates alone."""
+    made = objective(replace(QUICK, anchor=1.0))
+    probe, subject = made.module, made.train.subject
+    batch, run = made.train.draw(range(len(made.train)))
+    usual = subject.task.average(run.output).expand_as(run.output)
+    nothing = torch.zeros(batch.shape)
+
+    def off():
+        emptied = edited_run(subject, batch, 0, run.states[0], nothing, probe.baseline(0))
+        return subject.task.divergence(usual, emptied).mean().item()
+
+    before, optimizer = off(), torch.optim.Adam(probe.baselines.values(), lr=0.05)
+    for step in range(60):
+        optimizer.zero_grad()
+        made.terms(step, 0, 1).anchor.backward()
+        assert all(gate.bias.grad is None or not gate.bias.grad.any() for gate in probe.gates)
+        optimizer.step()
+    assert off() < 0.01 < before
 
 
 KILLED = """

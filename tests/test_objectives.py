@@ -5,7 +5,8 @@ import torch
 
 import tiny
 from masklens import objectives
-from masklens.objectives import FrozenTexts, edited_run, masked_outputs
+from masklens.lagrangian import Settings
+from masklens.objectives import FrozenTexts, LensObjective, edited_run, masked_outputs
 from masklens.probes import Probe, rows_for
 
 TEXTS = ["a fast funny movie", "dull", "the plot is dull and the movie is slow", "funny"]
@@ -89,3 +90,18 @@ def test_masks_that_did_not_change_are_not_run_again_and_the_outputs_are_the_sam
     assert (quick[-1][[0, 2]] - run.output[[0, 2]]).abs().amax(1).min() > 1e-4
     rows = len(probe.rows)
     assert ran == ([1, 1] if over == "inputs" else [1] * (rows - 2) + [2])
+
+
+def test_another_seed_means_other_batches_and_other_noise():
+    subject = tiny.subject("bert")
+    frozen = FrozenTexts(subject, TEXTS * 6, subject.sites, 10**9)
+    probe = Probe(rows_for("inputs", subject.sites), frozen.widths, True)
+
+    def drawn(seed):
+        objective = LensObjective(probe, frozen, frozen, Settings(seed=seed, batch_size=8, warm_until=1.0))
+        return objective._rows(0), objective.terms(0, 0, 1)
+
+    (first, terms), (again, same), (other, others) = drawn(0), drawn(0), drawn(1)
+    assert first == again and torch.equal(terms.divergence, same.divergence)
+    assert first != other and sorted(terms.divergence.tolist()) != sorted(others.divergence.tolist())
+    assert terms.group.tolist() != others.group.tolist()

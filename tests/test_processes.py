@@ -24,7 +24,7 @@ def test_the_shares_of_a_step_are_the_step(bert, step):
     train = FrozenTexts(bert, TEXTS, bert.sites, 10**9)
     probe = Probe(rows_for("inputs", bert.sites), train.widths, True)
     _start(probe, bert, train)
-    objective = LensObjective(probe, train, train, Settings(steps=10, batch_size=7))
+    objective = LensObjective(probe, train, train, Settings(steps=10, batch_size=7, anchor=0.0))
     with bert.frozen():
         whole = objective.terms(step, 0, 1)
         shares = [objective.terms(step, rank, 3) for rank in range(3)]

@@ -134,6 +134,19 @@ def test_regression():
     assert many.describe(many.resolve("b", values, [0]), None) == ["b 5"]
 
 
+def test_the_average_output_has_the_average_distribution():
+    torch.manual_seed(0)
+    output = torch.randn(7, 3)
+    mean = Classification("abc").average(output)
+    assert torch.allclose(mean.softmax(-1)[0], output.softmax(-1).mean(0), atol=1e-6)
+    assert torch.allclose(MultiLabel("abc").average(output).sigmoid()[0], output.sigmoid().mean(0), atol=1e-6)
+    assert torch.allclose(Regression("abc").average(output)[0], output.mean(0), atol=1e-6)
+    binary = BinaryClassification().average(output[:, 0])
+    assert torch.allclose(binary.sigmoid(), output[:, 0].sigmoid().mean()[None], atol=1e-6)
+    subject, _, output = task_and_output("bert", "qa")
+    assert subject.task.average(output) is None
+
+
 def test_a_head_with_one_output_is_regression():
     model = tiny.model("bert", id2label={0: "score"}, problem_type=None)
     assert type(Subject(model, tiny.wordpiece()).task) is Regression

@@ -9,8 +9,10 @@ checkpoints, convergence and the progress bar.
 The multipliers decide success, so they are designed rather than left to an optimiser:
 
 - **Warming.** What replaces a dropped state is learned first, under random masks: gates that close on a bad
-  baseline only open again. Then it stays: learned beside gates that know the prediction, it came to say one
-  class by itself, and texts of that class kept nothing.
+  baseline only open again.
+- **An anchor.** Baselines go on being learned beside the gates. But these know the prediction, and together
+  they came to say one class with everything dropped, so that texts of that class kept nothing. Emptied texts
+  are therefore held to the model's average output.
 - **In units of the worst.** A group's divergence counts as a share of what dropping everything does to it, so
   that the same settings serve two classes and the start and end of an answer.
 - **From above.** Multipliers begin high, come down while there is room under the margin, and never fall below
@@ -89,9 +91,12 @@ class Settings:
     many as the first; else all alike"""
     warm_until: float = 0.1
     """the share of the steps for which baselines alone are learned, under random masks"""
-    joint: bool = False
-    """whether baselines go on being learned beside the gates, as published: they can then come to say one
-    class by themselves, and texts of that class keep nothing"""
+    joint: bool = True
+    """whether baselines go on being learned beside the gates, as published; else they stay after warming"""
+    anchor: float = 3.0
+    """the weight of how far the output of a text with everything dropped is from the model's average output,
+    while baselines are learned; without it (0, as published) they can come to say one class by themselves,
+    and texts of that class keep nothing. For tasks whose outputs have an average"""
     sharpen_from: float = 0.1
     """the share of the steps after which sharpening begins"""
     power: float = 1.0
@@ -138,6 +143,8 @@ class Terms(NamedTuple):
     """(examples,)"""
     group: Tensor
     """(examples,): which multiplier"""
+    anchor: Tensor | float = 0.0
+    """how far outputs are from the average where everything is dropped"""
 
 
 class Diagnostic(NamedTuple):
@@ -303,7 +310,8 @@ class Training:
         terms = self.objective.terms(self.step, self.rank, self.world)
         cost = kept_cost(terms, s, sharpening)
         each = cost + self.multipliers.penalty(terms.divergence, terms.group)  # Eq. 3
-        loss = each.mean() * self._weight(len(each)) if s.shared else each.sum()
+        loss = each.sum() * (self._weight(len(each)) / max(1, len(each)) if s.shared else 1.0)
+        loss = loss + s.anchor * terms.anchor
         if not torch.isfinite(loss):
             raise TrainingError(f"the loss is {loss.item()} at step {self.step}; lower lr, or use float32")
         self.optimizer.zero_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
@@ -24,6 +25,9 @@ CHUNK_TOKENS = {"cpu": 8_192, "cuda": 32_768}
 """and how many tokens at most"""
 
 
+EMPTIED, USUAL = 16, 1024
+"""one text in so many of a step is emptied, to learn what the baselines say; and how many texts the average
+output is of"""
 CERTAINTY = 2.0
 """standard errors by which a settled lens keeps its margin"""
 
@@ -42,7 +46,7 @@ class FrozenTexts:
         self.batch = subject.encode(texts).to("cpu")
         self.lengths = self.batch.valid.sum(1)
         self._kept: Run | None = None
-        one = subject.states(self._batch([0]), self.sites)
+        one = subject.states(self._batch([int(self.lengths.argmin())]), self.sites)
         self.widths = {site: state.shape[-1] for site, state in one.states.items()}
         each = sum(state.shape[-1] * state.element_size() for state in one.states.values())
         if each * int(self._columns.sum()) <= keep_bytes and one.output.shape[1:] == self._output_shape():
@@ -101,7 +105,7 @@ class FrozenTexts:
         return self.batch.take(rows).trimmed().to(self.subject.device)
 
     def _output_shape(self) -> torch.Size:
-        """The shape of one output when padding is there: an output that grows with it cannot be kept."""
+        """The shape of the longest text's output: one that grows with the text cannot be kept."""
         longest = int(self.lengths.argmax())
         return self.subject.states(self._batch([longest]), self.sites[:1]).output.shape[1:]
 
@@ -176,28 +180,71 @@ class LensObjective:
         return list(self.module.gate(group).parameters())
 
     def terms(self, step: int, rank: int, world: int) -> Terms:
-        """Each example of the batch is masked at a row of its own; one run for each edited site."""
-        generator = torch.Generator().manual_seed((self.settings.seed << 32) + step)
+        """Each example of the batch is masked at a row of its own, and a few are emptied; one run for each
+        edited site."""
+        generator = self._generator("step", step)
         rows = self._rows(step)
         if len(rows) < world:
             raise TrainingError(
                 f"a step has {len(rows)} texts for {world} processes; give more texts, a larger batch_size, "
                 f"or fewer processes"
             )
-        batch, (reference, states) = self.train.draw(rows[rank::world])
+        mine = slice(rank, None, world)
+        batch, (reference, states) = self.train.draw(rows[mine])
+        keep, log_keep, chosen = self._masks(step, rows, mine, states, generator)
+        every = self._emptied(len(rows), generator)
+        emptied = every[mine].to(keep.device)
+        if self._usual is not None:
+            keep = keep.masked_fill(emptied[:, None], 0.0)
+            reference = torch.where(_like(emptied, reference), self._usual.to(reference), reference)
+        divergence, rest = self._divergence(batch, reference, states, keep, chosen), ~emptied
+        # The mean over processes is that over all emptied texts.
+        anchor = divergence[emptied].sum() * world / max(1, int(every.sum()))
+        return Terms(log_keep[rest], batch.valid[rest], divergence[rest], chosen[rest], anchor)
+
+    def _masks(
+        self,
+        step: int,
+        rows: Sequence[int],
+        mine: slice,
+        states: Mapping[int, Tensor],
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Sampled gates and log P(kept), (examples, tokens), and the row of the probe they are of, for this
+        process's part of a step's texts. Noise is drawn for the whole step."""
         logits = self.module.logits(states)  # (rows, examples, tokens)
         if self.settings.warming(step):
             # log-odds of a share of its own for each example: random masks, to learn baselines with
-            share = torch.rand(len(rows), 1, generator=generator)[rank::world]
+            share = torch.rand(len(rows), 1, generator=generator)[mine]
             logits = torch.zeros_like(logits) + share.logit(eps=1e-2).to(logits)
-        # Noise for the whole step, whichever part of it this process has.
         uniform = torch.rand(self.groups, len(rows), self.train.width(rows), generator=generator)
-        chosen = self._choice(len(rows), generator)[rank::world].to(logits.device)
-        noise = uniform[:, rank::world, : logits.shape[-1]].to(logits)
+        chosen = self._choice(len(rows), generator)[mine].to(logits.device)
+        noise = uniform[:, mine, : logits.shape[-1]].to(logits)
         votes = self.votes and not self.settings.warming(step)
         keep, log_keep = sample_keep(logits, chosen, votes, noise)
-        divergence = self._divergence(batch, reference, states, keep, chosen)
-        return Terms(log_keep.float(), batch.valid, divergence, chosen)
+        return keep, log_keep.float(), chosen
+
+    def _emptied(self, count: int, generator: torch.Generator) -> Tensor:
+        """Which of a step's texts are emptied, (texts,) bool: some while baselines are learned."""
+        learned = any(p.requires_grad for p in self.module.baselines.values())
+        some = max(1, count // EMPTIED) if learned and count > 1 and self._usual is not None else 0
+        found = torch.zeros(count, dtype=torch.bool)
+        found[torch.randperm(count, generator=generator)[:some]] = True
+        return found
+
+    @cached_property
+    def _usual(self) -> Tensor | None:
+        """The model's average output, (1, ...); None where there is none, or where it is not asked for."""
+        task = self.train.subject.task
+        if not self.settings.anchor or not task.fixed_shape:
+            return None
+        rows = list(range(0, len(self.train), max(1, len(self.train) // USUAL)))
+        some = [self.train.draw(rows[i : i + 64])[1].output for i in range(0, len(rows), 64)]
+        return task.average(torch.cat(some))
+
+    def _generator(self, what: str, number: int) -> torch.Generator:
+        """For the randomness of one step or epoch. torch's generator uses 32 bits of its seed."""
+        return torch.Generator().manual_seed(zlib.crc32(f"{self.settings.seed}/{what}/{number}".encode()))
 
     def _choice(self, count: int, generator: torch.Generator) -> Tensor:
         """A row of the probe for each example of a step: all alike, or later ones more often and the last one
@@ -258,7 +305,7 @@ class LensObjective:
 
     def _shuffled(self, epoch: int, size: int) -> list[list[int]]:
         """An epoch's batches; where padding can be left out, texts of like length go together."""
-        generator = torch.Generator().manual_seed((self.settings.seed << 32) + (1 << 31) + epoch)
+        generator = self._generator("epoch", epoch)
         order = torch.randperm(len(self.train), generator=generator)[: len(self.train) // size * size]
         if self.train.batch.by_token:
             pools = [pool[self.train.lengths[pool].argsort(stable=True)] for pool in order.split(8 * size)]
@@ -336,6 +383,11 @@ class LensObjective:
             low, high = (low, middle) if within else (middle, high)
         bias.copy_(start + high)
         return high
+
+
+def _like(chosen: Tensor, output: Tensor) -> Tensor:
+    """(examples,) with as many dimensions as an output."""
+    return chosen.view(-1, *[1] * (output.dim() - 1))
 
 
 class TextObjective:

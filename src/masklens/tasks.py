@@ -64,6 +64,10 @@ class Task(ABC):
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         """How far the output moved from the reference, in nats, at least 0: (examples,)."""
 
+    def average(self, outputs: Tensor) -> Tensor | None:
+        """The output whose distribution is the average of these: (1, ...); None where there is none."""
+        return None
+
     @abstractmethod
     def describe(self, target: Tensor, batch: Batch) -> list[str]:
         """A name for each target, as shown to people."""
@@ -120,6 +124,9 @@ class Classification(Task):
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         return categorical_kl(reference, output)
 
+    def average(self, outputs: Tensor) -> Tensor | None:
+        return F.softmax(outputs.float(), -1).mean(0, keepdim=True).log()
+
     def describe(self, target: Tensor, batch: Batch) -> list[str]:
         return [self.labels[int(i)] for i in target]
 
@@ -144,6 +151,9 @@ class BinaryClassification(Classification):
 
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         return bernoulli_kl(reference, output)
+
+    def average(self, outputs: Tensor) -> Tensor | None:
+        return torch.sigmoid(outputs.float()).mean(0, keepdim=True).logit()
 
 
 class MultiLabel(Classification):
@@ -173,6 +183,9 @@ class MultiLabel(Classification):
 
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         return bernoulli_kl(reference, output).sum(-1)
+
+    def average(self, outputs: Tensor) -> Tensor | None:
+        return torch.sigmoid(outputs.float()).mean(0, keepdim=True).logit()
 
     def describe(self, target: Tensor, batch: Batch) -> list[str]:
         return [", ".join(self.labels[int(k)] for k in row.nonzero()[:, 0]) or "none" for row in target]
@@ -206,6 +219,9 @@ class Regression(Classification):
 
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         return (reference - output).float().square().sum(-1) / 2
+
+    def average(self, outputs: Tensor) -> Tensor | None:
+        return outputs.float().mean(0, keepdim=True)
 
     def agrees(self, reference: Tensor, output: Tensor, batch: Batch) -> Tensor:
         return ((reference - output).abs() <= self.tolerance).all(-1)

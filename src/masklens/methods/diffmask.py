@@ -495,7 +495,6 @@ def _free_masks(
         multiplier=1.0,
         multiplier_lr=0.1,
         multiplier_max=200.0,
-        joint=True,
         sharpen_from=0.5,
         power=0.5,
         centered=False,

@@ -63,7 +63,7 @@ LENS: dict[str, Any] = {
     "multiplier": 1.0,
     "multiplier_lr": 0.1,
     "multiplier_max": 200.0,
-    "joint": True,
+    "anchor": 0.0,
     "sharpen_from": 0.5,
     "power": 0.5,
     "hidden": 32,
