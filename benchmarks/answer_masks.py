@@ -1,0 +1,108 @@
+"""What masks can do that are given the model's answer, and how well a gate can be taught to find it.
+
+    python -m benchmarks.answer_masks MODEL_DIR DATA_DIR LENS_DIR [QUESTIONS]
+
+On training questions of SQuAD of at most 150 words; what is dropped is replaced by the lens's baseline. One
+batch in seven is judged; on the others a gate network of the deepest site is taught, as a classifier of
+tokens, to keep the answer. Prints for each mask the share masked, the divergence, and the share of spans kept.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from masklens import DiffMask, Subject
+from masklens.encoding import Batch
+from masklens.objectives import FrozenTexts, edited_run
+from masklens.probes import GateNetwork
+from masklens.reproduce.questions import read_questions, shuffled, that_fit
+from masklens.subject import Run
+from masklens.token_tasks import in_context
+
+LONGEST, WORDS, STEPS, TOKENS = 384, 150, 400, 4096
+
+
+def answer_of(subject: Subject, batch: Batch, output: Tensor) -> Tensor:
+    """Which tokens the model's answer has: (examples, tokens) bool."""
+    span, place = subject.task.predict(output, batch), torch.arange(batch.shape[1], device=output.device)
+    return (place >= span[:, :1]) & (place <= span[:, 1:])
+
+
+def taught(read: Tensor, answer: Tensor) -> GateNetwork:
+    """A gate network that tells the answer's tokens: read (tokens, width), answer (tokens,)."""
+    torch.manual_seed(0)
+    gate = GateNetwork(read.shape[1], read.shape[1] // 8)
+    gate.mean.copy_(read.mean(0))
+    gate.scale.copy_(read.std(0).clamp(min=1e-3))
+    optimizer = torch.optim.RMSprop(gate.parameters(), lr=2e-3)
+    for _ in range(STEPS):
+        some = torch.randint(len(read), (TOKENS,))
+        loss = F.binary_cross_entropy_with_logits(gate(read[some]), answer[some])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return gate
+
+
+def masks_of(batch: Batch, run: Run, answer: Tensor, gate: GateNetwork) -> dict[str, Tensor]:
+    """Masks (examples, tokens) bool, by what they keep."""
+    question = ~in_context(batch) & batch.valid
+    return {
+        "answer": answer,
+        "its first and last token": answer & ~(answer.roll(1, 1) & answer.roll(-1, 1)),
+        "question and answer": question | answer,
+        "what the taught gate finds": (gate(*run.states.values()) > 0) & batch.valid,
+    }
+
+
+def judge(lens: DiffMask, batch: Batch, run: Run, answer: Tensor, keep: Tensor) -> Tensor:
+    """Sums over the batch: share kept, divergence, spans kept, share of the answers' tokens kept."""
+    subject, site = lens.subject, lens.sites[0]
+    output = edited_run(subject, batch, site, run.states[site], keep.float(), lens.probe.baseline(0))
+    sums = (
+        (keep & batch.valid).sum() / batch.valid.sum() * len(batch),
+        subject.task.divergence(run.output, output).sum(),
+        subject.task.agrees(run.output, output, batch).sum(),
+        (keep & answer).sum() / answer.sum() * len(batch),
+    )
+    return torch.stack([value.float() for value in sums])
+
+
+@torch.no_grad()
+def main(model: Path, data: Path, folder: Path, count: int = 700) -> None:
+    subject = Subject.from_pretrained(model, truncate=True, max_length=LONGEST)
+    lens = DiffMask.from_pretrained(folder, subject)
+    questions = that_fit(subject, shuffled(read_questions(data, "train"), 0)[: 2 * count], LONGEST)
+    pairs = [q.pair for q in questions if len(" ".join(q.pair).split()) < WORDS][:count]
+    texts = FrozenTexts(subject, pairs, (lens.sites[0], lens.sites[-1]), 0)
+    judged, read, answers = [], [], []
+    for number, rows in enumerate(texts.chunks(16)):
+        batch, run = texts.draw(rows)
+        answer = answer_of(subject, batch, run.output)
+        if number % 7 == 0:
+            judged.append((batch, run, answer))
+        else:
+            read.append(torch.cat([state[batch.valid] for state in run.states.values()], -1))
+            answers.append(answer[batch.valid].float())
+    with torch.enable_grad():
+        gate = taught(torch.cat(read), torch.cat(answers))
+    total: dict[str, Tensor] = {}
+    for batch, run, answer in judged:
+        for name, keep in masks_of(batch, run, answer, gate).items():
+            total[name] = total.get(name, torch.zeros(4)) + judge(lens, batch, run, answer, keep)
+    for name, sums in total.items():
+        kept, divergence, spans, found = (sums / sum(len(batch) for batch, _, _ in judged)).tolist()
+        print(
+            f"{name}: {1 - kept:.1%} masked, divergence {divergence:.2f}, {spans:.1%} of spans kept, "
+            f"{found:.1%} of the answers' tokens kept"
+        )
+
+
+if __name__ == "__main__":
+    paths = [Path(argument) for argument in sys.argv[1:4]]
+    main(*paths, *map(int, sys.argv[4:]))
