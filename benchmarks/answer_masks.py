@@ -4,7 +4,7 @@
 
 On training questions of SQuAD of at most 150 words; what is dropped is replaced by the lens's baseline. One
 batch in seven is judged; on the others a gate network of the deepest site is taught, as a classifier of
-tokens, to keep the answer. Prints for each mask the share masked, the divergence, and the share of spans kept.
+tokens, to keep the answer. Prints the share masked, the divergence and the share of spans kept of each mask.
 """
 
 from __future__ import annotations
