@@ -143,6 +143,8 @@ def test_the_average_output_has_the_average_distribution():
     assert torch.allclose(Regression("abc").average(output)[0], output.mean(0), atol=1e-6)
     binary = BinaryClassification().average(output[:, 0])
     assert torch.allclose(binary.sigmoid(), output[:, 0].sigmoid().mean()[None], atol=1e-6)
+    certain = BinaryClassification().average(torch.full((3,), 100.0))
+    assert certain.isfinite().all() and certain.sigmoid() > 0.999
     subject, _, output = task_and_output("bert", "qa")
     assert subject.task.average(output) is None
 

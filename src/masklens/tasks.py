@@ -153,7 +153,7 @@ class BinaryClassification(Classification):
         return bernoulli_kl(reference, output)
 
     def average(self, outputs: Tensor) -> Tensor | None:
-        return torch.sigmoid(outputs.float()).mean(0, keepdim=True).logit()
+        return torch.sigmoid(outputs.float()).mean(0, keepdim=True).logit(eps=1e-6)
 
 
 class MultiLabel(Classification):
@@ -185,7 +185,7 @@ class MultiLabel(Classification):
         return bernoulli_kl(reference, output).sum(-1)
 
     def average(self, outputs: Tensor) -> Tensor | None:
-        return torch.sigmoid(outputs.float()).mean(0, keepdim=True).logit()
+        return torch.sigmoid(outputs.float()).mean(0, keepdim=True).logit(eps=1e-6)
 
     def describe(self, target: Tensor, batch: Batch) -> list[str]:
         return [", ".join(self.labels[int(k)] for k in row.nonzero()[:, 0]) or "none" for row in target]

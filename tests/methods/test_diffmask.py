@@ -91,19 +91,19 @@ def test_save_and_load_of_every_form(tmp_path):
         assert again.explain("17342") == made.explain("17342")
 
 
-def test_a_lens_without_a_limit_for_shut_gates_is_read_as_it_was_made(tmp_path):
+def test_a_lens_without_a_limit_for_shut_gates_and_an_anchor_is_read_as_it_was_made(tmp_path):
     """Older lenses' gates shut as far as they open."""
     made = DiffMask.fit(sevens.subject(), sevens.texts(40), over="inputs", **{**FIT, "steps": 5})
     for gate in made.probe.gates:
         gate.bias.data.fill_(-99.0)
     file = made.save_pretrained(tmp_path) / "lens.json"
     about = json.loads(file.read_text())
-    assert about.pop("shut") == SHUT[True]
+    assert about.pop("shut") == SHUT[True] and about["settings"].pop("anchor") > 0
     newer = DiffMask.from_pretrained(tmp_path, made.subject)
     file.write_text(json.dumps(about))
     older = DiffMask.from_pretrained(tmp_path, made.subject)
     assert newer.explain("17342") == made.explain("17342")
-    assert older.probe.gate(0).limits[0] == -older.probe.gate(0).limits[1]
+    assert older.probe.gate(0).limits[0] == -older.probe.gate(0).limits[1] and older.settings.anchor == 0
     assert (older.explain("17342")[0].scores < 0.5 * newer.explain("17342")[0].scores).all()
 
 

@@ -233,7 +233,7 @@ class DiffMask:
             subject,
             probe.eval().requires_grad_(False),
             over,
-            Settings(**about["settings"]),
+            Settings(**{"anchor": 0.0, **about["settings"]}),  # older lenses had none
             [Diagnostic(**d) for d in about["diagnostics"]],
             about["events"],
         )
