@@ -105,3 +105,13 @@ def test_another_seed_means_other_batches_and_other_noise():
     assert first == again and torch.equal(terms.divergence, same.divergence)
     assert first != other and sorted(terms.divergence.tolist()) != sorted(others.divergence.tolist())
     assert terms.group.tolist() != others.group.tolist()
+
+
+def test_outputs_that_grow_with_the_text_are_not_kept_whichever_text_comes_first():
+    subject, texts = tiny.subject("bert", "qa"), tiny.texts("bert", "qa")
+    for order in (texts, texts[::-1]):
+        frozen = FrozenTexts(subject, order, subject.sites, 10**9)
+        assert frozen._kept is None
+        for row in (0, 1):
+            batch, run = frozen.draw([row])
+            assert run.output.shape[-1] == batch.shape[1]
