@@ -193,11 +193,13 @@ class LensObjective:
         batch, (reference, states) = self.train.draw(rows[mine])
         keep, log_keep, chosen = self._masks(step, rows, mine, states, generator)
         every = self._emptied(len(rows), generator)
-        emptied = every[mine].to(keep.device)
+        # Numbers rather than a mask: what a mask picks has a size that a GPU would have to be asked for.
+        emptied, rest = (part[mine].nonzero()[:, 0].to(keep.device) for part in (every, ~every))
         if self._usual is not None:
-            keep = keep.masked_fill(emptied[:, None], 0.0)
-            reference = torch.where(_like(emptied, reference), self._usual.to(reference), reference)
-        divergence, rest = self._divergence(batch, reference, states, keep, chosen), ~emptied
+            keep = keep.index_fill(0, emptied, 0.0)
+            usual = self._usual.to(reference).expand(len(emptied), *reference.shape[1:])
+            reference = reference.index_copy(0, emptied, usual)
+        divergence = self._divergence(batch, reference, states, keep, chosen)
         # The mean over processes is that over all emptied texts.
         anchor = divergence[emptied].sum() * world / max(1, int(every.sum()))
         return Terms(log_keep[rest], batch.valid[rest], divergence[rest], chosen[rest], anchor)
@@ -383,11 +385,6 @@ class LensObjective:
             low, high = (low, middle) if within else (middle, high)
         bias.copy_(start + high)
         return high
-
-
-def _like(chosen: Tensor, output: Tensor) -> Tensor:
-    """(examples,) with as many dimensions as an output."""
-    return chosen.view(-1, *[1] * (output.dim() - 1))
 
 
 class TextObjective:

@@ -153,7 +153,7 @@ class BinaryClassification(Classification):
         return bernoulli_kl(reference, output)
 
     def average(self, outputs: Tensor) -> Tensor | None:
-        return torch.sigmoid(outputs.float()).mean(0, keepdim=True).logit(eps=1e-6)
+        return bernoulli_average(outputs)
 
 
 class MultiLabel(Classification):
@@ -185,7 +185,7 @@ class MultiLabel(Classification):
         return bernoulli_kl(reference, output).sum(-1)
 
     def average(self, outputs: Tensor) -> Tensor | None:
-        return torch.sigmoid(outputs.float()).mean(0, keepdim=True).logit(eps=1e-6)
+        return bernoulli_average(outputs)
 
     def describe(self, target: Tensor, batch: Batch) -> list[str]:
         return [", ".join(self.labels[int(k)] for k in row.nonzero()[:, 0]) or "none" for row in target]
@@ -255,6 +255,11 @@ def categorical_kl(reference: Tensor, output: Tensor) -> Tensor:
     log_q = F.log_softmax(output.float(), -1)
     gap = torch.where(log_p.isneginf(), 0.0, log_p - log_q)
     return (log_p.exp() * gap).sum(-1).clamp(min=0)
+
+
+def bernoulli_average(outputs: Tensor) -> Tensor:
+    """The logits of the mean probability of yes: (1, ...); finite also where all are certain."""
+    return torch.sigmoid(outputs.float()).mean(0, keepdim=True).logit(eps=1e-6)
 
 
 def bernoulli_kl(reference: Tensor, output: Tensor) -> Tensor:
