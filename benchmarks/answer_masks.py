@@ -3,13 +3,15 @@
     python -m benchmarks.answer_masks MODEL_DIR DATA_DIR LENS_DIR [QUESTIONS]
 
 On training questions of SQuAD of at most 150 words; what is dropped is replaced by the lens's baseline. One
-batch in seven is judged; on the others a gate network of the deepest site is taught, as a classifier of
-tokens, to keep the answer. Prints the share masked, the divergence and the share of spans kept of each mask.
+batch in seven is judged; on the others gate networks of the deepest site are taught, as classifiers of
+tokens, to keep the answer: one that sees each token alone, as published, and one that compares them. Prints
+the share masked, the divergence and the share of spans kept of each mask.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -19,12 +21,12 @@ from torch import Tensor
 from masklens import DiffMask, Subject
 from masklens.encoding import Batch
 from masklens.objectives import FrozenTexts, edited_run
-from masklens.probes import GateNetwork
+from masklens.probes import COMPARED, GateNetwork
 from masklens.reproduce.questions import read_questions, shuffled, that_fit
 from masklens.subject import Run
 from masklens.token_tasks import in_context
 
-LONGEST, WORDS, STEPS, TOKENS = 384, 150, 400, 4096
+LONGEST, WORDS, ROUNDS = 384, 150, 8
 
 
 def answer_of(subject: Subject, batch: Batch, output: Tensor) -> Tensor:
@@ -33,30 +35,36 @@ def answer_of(subject: Subject, batch: Batch, output: Tensor) -> Tensor:
     return (place >= span[:, :1]) & (place <= span[:, 1:])
 
 
-def taught(read: Tensor, answer: Tensor) -> GateNetwork:
-    """A gate network that tells the answer's tokens: read (tokens, width), answer (tokens,)."""
+def taught(lessons: Sequence[tuple[Batch, Run, Tensor]], compared: int) -> GateNetwork:
+    """A gate network that tells the answer's tokens."""
     torch.manual_seed(0)
-    gate = GateNetwork(read.shape[1], read.shape[1] // 8)
+    each = [torch.cat([state[b.valid] for state in run.states.values()], -1) for b, run, _ in lessons]
+    read = torch.cat(each)  # (tokens, width)
+    gate = GateNetwork(read.shape[1], read.shape[1] // 8, compared=compared)
     gate.mean.copy_(read.mean(0))
     gate.scale.copy_(read.std(0).clamp(min=1e-3))
-    optimizer = torch.optim.RMSprop(gate.parameters(), lr=2e-3)
-    for _ in range(STEPS):
-        some = torch.randint(len(read), (TOKENS,))
-        loss = F.binary_cross_entropy_with_logits(gate(read[some]), answer[some])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    optimizer = torch.optim.RMSprop(gate.parameters(), lr=1e-3)
+    for _ in range(ROUNDS):
+        for i in torch.randperm(len(lessons)).tolist():
+            batch, run, answer = lessons[i]
+            logits = gate(*run.states.values(), valid=batch.valid)[batch.valid]
+            loss = F.binary_cross_entropy_with_logits(logits, answer[batch.valid].float())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
     return gate
 
 
-def masks_of(batch: Batch, run: Run, answer: Tensor, gate: GateNetwork) -> dict[str, Tensor]:
+def masks_of(batch: Batch, run: Run, answer: Tensor, gates: Mapping[str, GateNetwork]) -> dict[str, Tensor]:
     """Masks (examples, tokens) bool, by what they keep."""
     question = ~in_context(batch) & batch.valid
     return {
         "answer": answer,
         "its first and last token": answer & ~(answer.roll(1, 1) & answer.roll(-1, 1)),
         "question and answer": question | answer,
-        "what the taught gate finds": (gate(*run.states.values()) > 0) & batch.valid,
+    } | {
+        f"what the gate that {sees} finds": (gate(*run.states.values(), valid=batch.valid) > 0) & batch.valid
+        for sees, gate in gates.items()
     }
 
 
@@ -80,20 +88,16 @@ def main(model: Path, data: Path, folder: Path, count: int = 700) -> None:
     questions = that_fit(subject, shuffled(read_questions(data, "train"), 0)[: 2 * count], LONGEST)
     pairs = [q.pair for q in questions if len(" ".join(q.pair).split()) < WORDS][:count]
     texts = FrozenTexts(subject, pairs, (lens.sites[0], lens.sites[-1]), 0)
-    judged, read, answers = [], [], []
+    judged, lessons = [], []
     for number, rows in enumerate(texts.chunks(16)):
         batch, run = texts.draw(rows)
         answer = answer_of(subject, batch, run.output)
-        if number % 7 == 0:
-            judged.append((batch, run, answer))
-        else:
-            read.append(torch.cat([state[batch.valid] for state in run.states.values()], -1))
-            answers.append(answer[batch.valid].float())
+        (lessons if number % 7 else judged).append((batch, run, answer))
     with torch.enable_grad():
-        gate = taught(torch.cat(read), torch.cat(answers))
+        gates = {"sees single tokens": taught(lessons, 0), "compares them": taught(lessons, COMPARED)}
     total: dict[str, Tensor] = {}
     for batch, run, answer in judged:
-        for name, keep in masks_of(batch, run, answer, gate).items():
+        for name, keep in masks_of(batch, run, answer, gates).items():
             total[name] = total.get(name, torch.zeros(4)) + judge(lens, batch, run, answer, keep)
     for name, sums in total.items():
         kept, divergence, spans, found = (sums / sum(len(batch) for batch, _, _ in judged)).tolist()

@@ -63,7 +63,7 @@ class Published:
         batch = self.subject.encode([self.o.train.batch.texts[i] for i in rows])
         reference, states = self.subject.states(batch)
         site = int(torch.randint(self.o.groups, ()))
-        logits = self.o.module.logits(states)
+        logits = self.o.module.logits(states, batch.valid)
         chosen = torch.full((len(rows),), site, device=logits.device)
         keep, log_keep = sample_keep(logits, chosen, self.o.module.votes, torch.rand_like(logits))
         edit = self.o.module.rows[site].edit
@@ -88,7 +88,7 @@ def make(settings: Settings) -> LensObjective:
     frozen = FrozenTexts(subject, train.texts(), subject.sites, 10**9)
     held = FrozenTexts(subject, test.texts(), subject.sites, 10**9)
     torch.manual_seed(0)
-    probe = Probe(rows_for("states", subject.sites), frozen.widths, False, hidden=32, gate="tanh")
+    probe = Probe(rows_for("states", subject.sites), frozen.widths, False, hidden=32, gate="tanh", compared=0)
     _start(probe, subject, frozen)
     return LensObjective(probe, frozen, held, settings)
 
@@ -128,7 +128,7 @@ def ours(settings: Settings) -> tuple[Training, LensObjective]:
 def main() -> str:
     torch.manual_seed(0)
     multipliers = {"relative": False, "multiplier": 1.0, "multiplier_lr": 0.1, "multiplier_max": 200.0}
-    from_below = {"sharpen_from": 0.5, "power": 0.5, "anchor": 0.0, **multipliers}
+    from_below = {"sharpen_from": 0.5, "power": 0.5, "anchor": 0.0, "straight": False, **multipliers}
     settings = Settings(margin=MARGIN, steps=3600, batch_size=BATCH, lr=1e-3, baseline_lr=1e-2, **from_below)
 
     def stepper(training: Training):

@@ -36,7 +36,7 @@ def main(model: Path, data: Path, over: str, seconds: float, out: Path) -> None:
     frozen = FrozenTexts(subject, train, subject.sites, 0)  # the published loop computes states anew
     held = FrozenTexts(subject, validation, subject.sites, 2 * 10**9)
     torch.manual_seed(0)
-    probe = Probe(rows, frozen.widths, over == "inputs", gate="tanh").to(device)
+    probe = Probe(rows, frozen.widths, over == "inputs", gate="tanh", compared=0, sums=False).to(device)
     _start(probe, subject, frozen)
     objective = LensObjective(probe, frozen, held, Settings(margin=MARGIN, batch_size=BATCH))
     loop, history, spent, looked = Published(objective, WARMUP), [], 0.0, 0.0

@@ -307,7 +307,7 @@ def test_settle_opens_gates_until_every_row_keeps_its_margin():
     made = objective(over="inputs")
     with torch.no_grad():
         for group in range(2):
-            made.module.gate(group).bias.fill_(-3.0)
+            made.module.gate(group).bias.fill_(-9.0)
     assert not any(d.ok for d in made.diagnose([0, 0]))
     events = made.settle()
     assert all(d.ok for d in made.diagnose([0, 0])) and "gates opened" in events[0]

@@ -7,9 +7,10 @@ import torch
 
 from masklens.errors import TrainingError
 from masklens.gates import HardConcrete
-from masklens.probes import GateNetwork, Probe, Row, inward, mix, rows_for, sample_keep
+from masklens.probes import GateNetwork, Probe, Row, compare, inward, mix, rows_for, sample_keep
 
 WIDTHS = {0: 6, 1: 4, 2: 4}
+VALID = torch.ones(3, 5, dtype=torch.bool)
 
 
 @pytest.fixture
@@ -36,40 +37,66 @@ def test_gate_network_is_the_papers_formula():
     gate = GateNetwork(4, 8, gate="tanh")
     gate.mean.copy_(torch.tensor([1.0, 0, -1, 2]))
     gate.scale.fill_(2.0)
-    x = torch.randn(7, 4)
+    x, valid = torch.randn(1, 7, 4), torch.ones(1, 7, dtype=torch.bool)
     hidden = torch.tanh((x - gate.mean) / 2 @ gate.hidden.weight.T + gate.hidden.bias)
     expected = 5.0 + 10 * torch.tanh(hidden @ gate.out.weight[0])
-    assert torch.allclose(gate(x), expected, atol=1e-6)
+    assert torch.allclose(gate(x, valid=valid), expected, atol=1e-6)
     free = GateNetwork(4, 8, gate="plain")
     free.load_state_dict(gate.state_dict())
-    assert torch.allclose(free(x), 5.0 + hidden @ gate.out.weight[0], atol=1e-6)
+    assert torch.allclose(free(x, valid=valid), 5.0 + hidden @ gate.out.weight[0], atol=1e-6)
 
 
 def test_gates_begin_open(states):
-    keep = probe_over("inputs").log_keep(states).exp()
+    keep = probe_over("inputs").log_keep(states, VALID).exp()
     assert float(keep.detach().min()) > 0.9
 
 
-def test_votes_multiply_over_rows(states):
+def test_what_rows_say_adds_up(states):
     probe = probe_over("inputs")
-    single = HardConcrete(probe.logits(states)).prob_nonzero()
+    for i in range(3):
+        probe.gate(i).bias.data.fill_(-1.0)
+    each = [probe.gate(i)(states[0], states[i], valid=VALID) for i in range(3)]
+    each[0] = probe.gate(0)(states[0], states[0], valid=VALID)
+    against = [torch.log1p((-one).exp()) for one in each]  # -log sigmoid
+    expected = torch.stack([5 - against[0], 5 - against[0] - against[1], 5 - sum(against)])
+    torch.testing.assert_close(probe.logits(states, VALID), expected)
+    torch.testing.assert_close(probe.log_keep(states, VALID).exp(), HardConcrete(expected).prob_nonzero())
+
+
+def test_what_is_dropped_stays_dropped_and_can_come_back_in_training(states):
+    probe = probe_over("inputs")
+    for i in range(3):
+        torch.nn.init.normal_(probe.gate(i).out.weight, std=3.0)
+    keep = probe.log_keep(states, VALID).exp().detach()
+    assert (keep[1:] <= keep[:-1]).all() and float(keep[0].min()) > float(keep[2].min())
+    probe.gate(0).bias.data.fill_(-50.0)
+    logits = probe.logits(states, VALID)
+    assert (logits == probe.limits[0]).all()
+    assert torch.autograd.grad(-logits.sum(), probe.gate(0).bias)[0] != 0  # towards open
+
+
+def test_votes_multiply_over_rows(states):
+    probe = probe_over("inputs", sums=False)
+    single = HardConcrete(probe.logits(states, VALID)).prob_nonzero()
     expected = torch.stack([single[0], single[0] * single[1], single[0] * single[1] * single[2]])
-    assert torch.allclose(probe.log_keep(states).exp(), expected, atol=1e-6)
+    assert torch.allclose(probe.log_keep(states, VALID).exp(), expected, atol=1e-6)
 
 
 def test_states_do_not_vote(states):
     probe = probe_over("states")
-    assert torch.allclose(probe.log_keep(states).exp(), HardConcrete(probe.logits(states)).prob_nonzero())
+    assert torch.allclose(
+        probe.log_keep(states, VALID).exp(), HardConcrete(probe.logits(states, VALID)).prob_nonzero()
+    )
 
 
 def test_a_row_reads_its_sites_and_no_others(states):
-    for over, reads in (("inputs", {2: (0, 2)}), ("states", {1: (1,)}), ([(0, 2)], {0: (2,)})):
+    for over, reads in (("inputs", {1: (0, 1)}), ("states", {1: (1,)}), ([(0, 2)], {0: (2,)})):
         probe = probe_over(over)
         for row, sites in reads.items():
-            before = probe.logits(states)[row]
+            before = probe.logits(states, VALID)[row]
             for site in WIDTHS:
                 moved = {**states, site: states[site] + 1}
-                assert torch.equal(probe.logits(moved)[row], before) == (site not in sites)
+                assert torch.equal(probe.logits(moved, VALID)[row], before) == (site not in sites)
 
 
 @pytest.mark.parametrize("votes", [True, False])
@@ -85,6 +112,22 @@ def test_sample_keep_takes_each_examples_row(votes):
         logs = [HardConcrete(logits[k, i]).log_prob_nonzero() for k in used]
         assert torch.allclose(keep[i], math.prod(gates[1:], start=gates[0]), atol=1e-6)
         assert torch.allclose(log_keep[i], sum(logs), atol=1e-6)
+
+
+@pytest.mark.parametrize("votes", [True, False])
+def test_straight_samples_are_the_same_and_every_gate_learns(votes):
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(2, 3, 50, generator=generator).requires_grad_()
+    uniform = torch.rand(2, 3, 50, generator=generator)
+    chosen, slope = torch.tensor([0, 0, 0]), torch.randn(3, 50, generator=generator)
+    found = {}
+    for straight in (True, False):
+        keep, _ = sample_keep(logits, chosen, votes, uniform, straight)
+        found[straight] = keep.detach(), torch.autograd.grad((keep * slope).sum(), logits)[0][0]
+    torch.testing.assert_close(found[True][0], found[False][0])
+    kept = HardConcrete(logits[0]).prob_nonzero()
+    torch.testing.assert_close(found[True][1], slope * kept * (1 - kept))  # d P(kept) / d logit
+    assert (found[False][1].abs() < 1e-3).float().mean() > 0.5  # the published way, most gates learn nothing
 
 
 def test_mix_keeps_and_replaces():
@@ -118,13 +161,16 @@ def test_statistics_standardise_valid_positions(states):
 def test_networks_of_one_size_together_are_the_networks_one_by_one(over, gate):
     torch.manual_seed(0)
     rows = rows_for(over, [0, 1, 2])
-    probe = Probe(rows, {0: 6, 1: 6, 2: 6}, over == "inputs", hidden=5, gate=gate)
+    probe = Probe(rows, {0: 6, 1: 6, 2: 6}, over == "inputs", hidden=5, gate=gate, compared=2, sums=False)
     for p in probe.parameters():
         torch.nn.init.normal_(p)
     states = {site: torch.randn(3, 4, 6) for site in (0, 1, 2)}
-    probe.fit_statistics(states, torch.ones(3, 4, dtype=torch.bool))
-    apart = torch.stack([probe.gate(i)(*(states[s] for s in row.reads)) for i, row in enumerate(rows)])
-    together = probe.logits(states)
+    valid = torch.tensor([[True] * 4, [True] * 3 + [False], [False] * 3 + [True]])
+    probe.fit_statistics(states, valid)
+    apart = torch.stack(
+        [probe.gate(i)(*(states[s] for s in row.reads), valid=valid) for i, row in enumerate(rows)]
+    )
+    together = probe.logits(states, valid)
     assert together.std() > 0.1
     torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-4)
     weight = torch.randn_like(apart)
@@ -132,6 +178,35 @@ def test_networks_of_one_size_together_are_the_networks_one_by_one(over, gate):
     quick = torch.autograd.grad((together * weight).sum(), list(probe.gates.parameters()))
     for a, b in zip(slow, quick, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+
+def test_compare_is_the_log_of_a_share_and_of_how_many_there_are():
+    scores = torch.randn(2, 3, 5, 4)  # (rows, examples, tokens, scores)
+    valid = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [False, True, False, True, False]])
+    found = compare(scores, valid)
+    for row in range(2):
+        for text, there in enumerate(valid):
+            share = scores[row, text, there].softmax(0)
+            torch.testing.assert_close(found[row, text, there], (there.sum() * share).log())
+    assert torch.equal(compare(torch.ones(1, 3, 5, 4), valid)[0, 0], torch.zeros(5, 4))
+
+
+def test_some_units_see_the_text_and_padding_changes_nothing(states):
+    probe = probe_over("states", compared=4)
+    alone = probe_over("states", compared=0)
+    valid = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] * 5])
+    moved = {site: state.clone() for site, state in states.items()}
+    for state in moved.values():
+        state[0, 4] += 3.0  # another token
+        state[1, 4] += 3.0  # padding
+    for one, sees in ((probe, True), (alone, False)):
+        change = (one.logits(moved, valid) - one.logits(states, valid)).abs()
+        assert bool((change[:, 0, :4] > 0).any()) == sees
+        assert float(change[:, 1, :3].max()) == 0 and float(change[:, 2].max()) == 0
+
+
+def test_of_few_units_at_most_half_are_compared():
+    assert GateNetwork(4, 6, compared=16).compared == 3
 
 
 def test_inward_gradients_lead_back_inside():
@@ -146,11 +221,11 @@ def test_inward_gradients_lead_back_inside():
 def test_open_votes_keep_a_token_as_one_open_gate_does():
     rows = rows_for("inputs", range(14))
     widths = dict.fromkeys(range(14), 4)
-    probe = Probe(rows, widths, True, hidden=4)
+    probe = Probe(rows, widths, True, hidden=4, sums=False)
     for i in range(14):
         probe.gate(i).bias.data.fill_(99.0)
     states = {site: torch.zeros(1, 3, 4) for site in range(14)}
-    kept = probe.log_keep(states)[-1].exp()
+    kept = probe.log_keep(states, torch.ones(1, 3, dtype=torch.bool))[-1].exp()
     single = HardConcrete(torch.tensor(5.0)).prob_nonzero()
     assert kept.min().item() == pytest.approx(single.item(), abs=2e-4)
 

@@ -10,6 +10,8 @@ The multipliers decide success, so they are designed rather than left to an opti
 
 - **Warming.** What replaces a dropped state is learned first, under random masks: gates that close on a bad
   baseline only open again.
+- **Straight through.** Nearly every sampled gate is 0 or 1, and through a clamp nothing is learned from it.
+  The model's gradient is passed to the probability instead, so that every token teaches its gate each step.
 - **An anchor.** Baselines go on being learned beside the gates. But these know the prediction, and together
   they came to say one class with everything dropped, so that texts of that class kept nothing. Emptied texts
   are therefore held to the model's average output.
@@ -93,7 +95,7 @@ class Settings:
     """the share of the steps for which baselines alone are learned, under random masks"""
     joint: bool = True
     """whether baselines go on being learned beside the gates, as published; else they stay after warming"""
-    anchor: float = 3.0
+    anchor: float = 0.3
     """the weight of how far the output of a text with everything dropped is from the model's average output,
     while baselines are learned; without it (0, as published) they can come to say one class by themselves,
     and texts of that class keep nothing. For tasks whose outputs have an average"""
@@ -103,6 +105,9 @@ class Settings:
     """exponent of P(kept) while sharpening; 1 is the plain expected L0"""
     penalty: str = "plain"
     """"plain" as above, or "log": the mean log P(kept) throughout, as in the published code"""
+    straight: bool = True
+    """whether the model's gradients pass straight through a lens's sampled gates to P(kept); else only where
+    a sample lies between 0 and 1, as published"""
     shared: bool = True
     """whether examples share what is learned: their terms are averaged; else summed, so that none depends
     on the others"""

@@ -191,7 +191,7 @@ class LensObjective:
             )
         mine = slice(rank, None, world)
         batch, (reference, states) = self.train.draw(rows[mine])
-        keep, log_keep, chosen = self._masks(step, rows, mine, states, generator)
+        keep, log_keep, chosen = self._masks(step, rows, mine, states, batch.valid, generator)
         every = self._emptied(len(rows), generator)
         # Numbers rather than a mask: what a mask picks has a size that a GPU would have to be asked for.
         emptied, rest = (part[mine].nonzero()[:, 0].to(keep.device) for part in (every, ~every))
@@ -210,11 +210,12 @@ class LensObjective:
         rows: Sequence[int],
         mine: slice,
         states: Mapping[int, Tensor],
+        valid: Tensor,
         generator: torch.Generator,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Sampled gates and log P(kept), (examples, tokens), and the row of the probe they are of, for this
         process's part of a step's texts. Noise is drawn for the whole step."""
-        logits = self.module.logits(states)  # (rows, examples, tokens)
+        logits = self.module.logits(states, valid)  # (rows, examples, tokens)
         if self.settings.warming(step):
             # log-odds of a share of its own for each example: random masks, to learn baselines with
             share = torch.rand(len(rows), 1, generator=generator)[mine]
@@ -222,8 +223,8 @@ class LensObjective:
         uniform = torch.rand(self.groups, len(rows), self.train.width(rows), generator=generator)
         chosen = self._choice(len(rows), generator)[mine].to(logits.device)
         noise = uniform[:, mine, : logits.shape[-1]].to(logits)
-        votes = self.votes and not self.settings.warming(step)
-        keep, log_keep = sample_keep(logits, chosen, votes, noise)
+        votes = self.module.multiplies and not self.settings.warming(step)
+        keep, log_keep = sample_keep(logits, chosen, votes, noise, self.settings.straight)
         return keep, log_keep.float(), chosen
 
     def _emptied(self, count: int, generator: torch.Generator) -> Tensor:
@@ -339,7 +340,7 @@ class LensObjective:
         total = torch.zeros(len(groups), 4, dtype=torch.float64, device=subject.device)
         for rows in texts.chunks():
             batch, run = texts.draw(rows)
-            keeps = (probe.log_keep(run.states).exp() > (1 if nothing else 0.5)).float()
+            keeps = (probe.log_keep(run.states, batch.valid).exp() > (1 if nothing else 0.5)).float()
             for i, output in enumerate(masked_outputs(subject, probe, batch, run, keeps, groups)):
                 divergence = subject.task.divergence(run.output, output)
                 total[i, 0] += divergence.sum()
@@ -375,10 +376,10 @@ class LensObjective:
         return judged.divergence + CERTAINTY * judged.error <= self.settings.margin
 
     def _smallest_shift(self, group: int) -> float:
-        """By bisection; a shift of 30 opens any gate, and is taken if nothing less will do."""
+        """By bisection; a shift of 60 opens any gate, and is taken if nothing less will do."""
         bias = self.module.gate(group).bias
-        start, low, high = bias.clone(), 0.0, 30.0
-        for _ in range(8):
+        start, low, high = bias.clone(), 0.0, 60.0
+        for _ in range(9):
             middle = (low + high) / 2
             bias.copy_(start + middle)
             within = self._within(self.judge([group])[0])

@@ -32,6 +32,12 @@ kept with probability 0.02 or 0.01"""
 SCALE = 10.0
 """what the networks' outputs are multiplied with, so that gates move fast enough"""
 GATES = ("inward", "tanh", "plain")
+FIRST = 3.0
+"""what a row says at first, where rows add up"""
+COMPARED = 16
+"""of a network's hidden units, how many see a token beside the others of its text"""
+LEAST = -10.0
+"""the smallest outcome of a comparison"""
 
 Over = str | Sequence[tuple[int, int]]
 
@@ -66,13 +72,21 @@ class GateNetwork(nn.Module):
     Args:
         gate: how the output becomes a logit. "plain": added to a learned bias; "tanh": so, within 10 of the
             bias (both as in the paper); "inward": its tenfold, but within `limits`, see `inward`.
+        compared: how many of the hidden units see a token beside the others of its text, see `compare`, at
+            most half of them; the paper has none.
     """
 
     mean: Tensor
     scale: Tensor
 
     def __init__(
-        self, width: int, hidden: int, gate: str = "inward", limits: tuple[float, float] = (-OPEN, OPEN)
+        self,
+        width: int,
+        hidden: int,
+        gate: str = "inward",
+        limits: tuple[float, float] = (-OPEN, OPEN),
+        compared: int = 0,
+        first: float = OPEN,
     ) -> None:
         super().__init__()
         if gate not in GATES:
@@ -83,19 +97,20 @@ class GateNetwork(nn.Module):
         out = nn.Linear(hidden, 1, bias=False)
         nn.init.uniform_(out.weight, -0.1 / hidden**0.5, 0.1 / hidden**0.5)  # all gates begin nearly open
         self.out = weight_norm(out)
-        self.bias = nn.Parameter(torch.tensor(OPEN))
-        self.gate, self.limits = gate, limits
+        self.bias = nn.Parameter(torch.tensor(first))
+        self.gate, self.limits, self.compared = gate, limits, min(compared, hidden // 2)
 
-    def forward(self, *states: Tensor) -> Tensor:
-        """One or more states side by side, (..., width) together, to logits (...).
+    def forward(self, *states: Tensor, valid: Tensor) -> Tensor:
+        """One or more states side by side, (examples, tokens, width) together, to logits (examples, tokens).
 
         Standardising is folded into the first layer, and the states are not joined: both save passes
         over memory.
         """
         weight = self.hidden.weight / self.scale  # (hidden, width)
-        total = self.hidden.bias - weight @ self.mean
+        total = -weight @ self.mean
         for state, part in zip(states, weight.split([s.shape[-1] for s in states], dim=1), strict=True):
             total = total + F.linear(state, part)
+        total = beside_others(total, valid, self.compared) + self.hidden.bias
         raw = self.out(torch.tanh(total))[..., 0]
         return self.logit(self.bias, raw)
 
@@ -104,6 +119,27 @@ class GateNetwork(nn.Module):
         if self.gate == "inward":
             return inward(bias + SCALE * raw, *self.limits)
         return bias + (raw if self.gate == "plain" else SCALE * torch.tanh(raw))
+
+
+def beside_others(units: Tensor, valid: Tensor, compared: int) -> Tensor:
+    """Hidden units (..., examples, tokens, hidden), of which the last `compared` ones are compared."""
+    if not compared:
+        return units
+    return torch.cat([units[..., :-compared], compare(units[..., -compared:], valid)], dim=-1)
+
+
+def compare(scores: Tensor, valid: Tensor) -> Tensor:
+    """How a token's scores stand beside those of its text: log(n softmax), 0 where all n are alike.
+
+    Which token holds an answer, or which of several words says most, is a question to the whole text; a
+    network that sees one token at a time has to guess where its score stands.
+
+    Args:
+        scores: (..., examples, tokens, scores)
+        valid: (examples, tokens) bool
+    """
+    count = valid.sum(-1).clamp(min=1).to(scores).log()[:, None, None]
+    return (scores.masked_fill(~valid[..., None], -torch.inf).log_softmax(-2) + count).clamp(min=LEAST)
 
 
 def opened(rows: int, votes: bool) -> float:
@@ -124,6 +160,9 @@ class Probe(nn.Module):
         places: of how many places in a text, from the second on, a baseline has a part of its own; not at
             site 0, the word embeddings, to which positions are added afterwards.
         shut: the smallest logit of a gate; by default as in `SHUT`.
+        compared: of each network's hidden units, how many see a token beside the others of its text.
+        sums: where rows vote, whether what they say adds up to one logit, see `summed`, or their gates
+            multiply, as published.
     """
 
     def __init__(
@@ -136,13 +175,21 @@ class Probe(nn.Module):
         learn_baseline: bool = True,
         places: int = 0,
         shut: float | None = None,
+        compared: int = COMPARED,
+        sums: bool = True,
     ) -> None:
         super().__init__()
-        self.rows, self.votes = tuple(rows), votes
-        limits = (SHUT[votes] if shut is None else shut, opened(len(self.rows), votes))
+        self.rows, self.votes, self.sums = tuple(rows), votes, votes and sums
+        self.limits = (SHUT[votes] if shut is None else shut, opened(len(self.rows), self.multiplies))
+        limits = (-math.inf, math.inf) if self.sums else self.limits
         self.gates = nn.ModuleList(
             GateNetwork(
-                sum(widths[s] for s in row.reads), hidden or max(32, widths[row.edit] // 4), gate, limits
+                sum(widths[s] for s in row.reads),
+                hidden or max(32, widths[row.edit] // 4),
+                gate,
+                limits,
+                compared,
+                FIRST if self.sums else OPEN,
             )
             for row in self.rows
         )
@@ -154,6 +201,11 @@ class Probe(nn.Module):
             {str(e): nn.Parameter(torch.zeros(places, widths[e]), requires_grad=learn_baseline)
              for e in edits if places and e > 0}
         )  # fmt: skip
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether a token is kept only if the gates of all rows so far are open, each on its own."""
+        return self.votes and not self.sums
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -184,34 +236,49 @@ class Probe(nn.Module):
             self.gate(i).mean.copy_(seen.mean(0))
             self.gate(i).scale.copy_(seen.std(0).clamp(min=1e-3))
 
-    def logits(self, states: Mapping[int, Tensor]) -> Tensor:
-        """The logits of all rows: (rows, examples, tokens)."""
+    def logits(self, states: Mapping[int, Tensor], valid: Tensor) -> Tensor:
+        """The logits of all rows: (rows, examples, tokens); valid (examples, tokens) bool."""
         dtype = self.gate(0).bias.dtype
         read = {site: states[site].to(dtype) for site in self.reads}
         if len({tuple(read[s].shape[-1] for s in row.reads) for row in self.rows}) == 1:
-            return self._logits_together(read)
-        return torch.stack([self.gate(i)(*(read[s] for s in row.reads)) for i, row in enumerate(self.rows)])
+            each = self._logits_together(read, valid)
+        else:
+            each = torch.stack(
+                [self.gate(i)(*(read[s] for s in row.reads), valid=valid) for i, row in enumerate(self.rows)]
+            )
+        return summed(each, *self.limits) if self.sums else each
 
-    def _logits_together(self, states: Mapping[int, Tensor]) -> Tensor:
+    def _logits_together(self, states: Mapping[int, Tensor], valid: Tensor) -> Tensor:
         """The same where all networks have one size: a few large products instead of many small ones."""
         gates = [self.gate(i) for i in range(len(self.rows))]
         mean, scale = (torch.stack([getattr(g, name) for g in gates]) for name in ("mean", "scale"))
         weight = _normed([g.hidden for g in gates]) / scale[:, None]  # (rows, hidden, width)
-        bias = torch.stack([g.hidden.bias for g in gates]) - (weight @ mean[..., None])[..., 0]
-        total = bias[:, None]  # (rows, 1, hidden), then (rows, examples * tokens, hidden)
+        total = -(weight @ mean[..., None]).mT  # (rows, 1, hidden), then (rows, examples * tokens, hidden)
         widths = [states[site].shape[-1] for site in self.rows[0].reads]
         for k, part in enumerate(weight.split(widths, dim=2)):
             sites = [row.reads[k] for row in self.rows]
             flat = {site: states[site].flatten(0, -2) for site in sites}  # (examples * tokens, width) each
             read = flat[sites[0]] if len(flat) == 1 else torch.stack([flat[site] for site in sites])
             total = total + read @ part.mT
-        raw = (torch.tanh(total) @ _normed([g.out for g in gates]).mT)[..., 0]
+        units = beside_others(total.unflatten(1, valid.shape), valid, gates[0].compared).flatten(1, 2)
+        units = torch.tanh(units + torch.stack([g.hidden.bias for g in gates])[:, None])
+        raw = (units @ _normed([g.out for g in gates]).mT)[..., 0]
         found = gates[0].logit(torch.stack([g.bias for g in gates])[:, None], raw)
-        return found.unflatten(1, states[self.rows[0].edit].shape[:-1])
+        return found.unflatten(1, valid.shape)
 
-    def log_keep(self, states: Mapping[int, Tensor]) -> Tensor:
+    def log_keep(self, states: Mapping[int, Tensor], valid: Tensor) -> Tensor:
         """log P(kept) at every row: (rows, examples, tokens)."""
-        return joined(HardConcrete(self.logits(states), validate_args=False).log_prob_nonzero(), self.votes)
+        gates = HardConcrete(self.logits(states, valid), validate_args=False)
+        return joined(gates.log_prob_nonzero(), self.multiplies)
+
+
+def summed(each: Tensor, low: float, high: float) -> Tensor:
+    """Logits that fall from row to row: `high` + the sum of log sigmoid(each) up to the row; at least `low`.
+
+    A row can only add to what speaks against a token, so that what is dropped stays dropped. Unlike gates
+    that multiply, rows that each see a little less than enough are together enough.
+    """
+    return inward(high + F.logsigmoid(each).cumsum(0), low, high)
 
 
 class _Inward(torch.autograd.Function):
@@ -266,23 +333,39 @@ def joined(log_keep: Tensor, votes: bool) -> Tensor:
     return log_keep.cumsum(0) if votes else log_keep
 
 
-def sample_keep(logits: Tensor, chosen: Tensor, votes: bool, uniform: Tensor) -> tuple[Tensor, Tensor]:
+def sample_keep(
+    logits: Tensor, chosen: Tensor, votes: bool, uniform: Tensor, straight: bool = False
+) -> tuple[Tensor, Tensor]:
     """Sampled gates and log P(kept) of each example's chosen row: two tensors (examples, tokens).
 
     Args:
         logits: (rows, examples, tokens)
         chosen: (examples,) row numbers
+        votes: whether the gates of all rows up to the chosen one multiply
         uniform: (rows, examples, tokens) noise in (0, 1)
+        straight: see `sample`
     """
     each = torch.arange(logits.shape[1], device=logits.device)
     if not votes:
         gate = HardConcrete(logits[chosen, each], validate_args=False)
-        return gate.rsample(uniform=uniform[chosen, each]), gate.log_prob_nonzero()
+        return sample(gate, uniform[chosen, each], straight), gate.log_prob_nonzero()
     gate = HardConcrete(logits, validate_args=False)
     used = torch.arange(len(logits), device=logits.device)[:, None] <= chosen  # (rows, examples)
-    gates = torch.where(used[..., None], gate.rsample(uniform=uniform), 1.0)
+    gates = torch.where(used[..., None], sample(gate, uniform, straight), 1.0)
     log_keep = torch.where(used[..., None], gate.log_prob_nonzero(), 0.0)
     return gates.prod(0), log_keep.sum(0)
+
+
+def sample(gate: HardConcrete, uniform: Tensor, straight: bool) -> Tensor:
+    """Sampled gates. Nearly all of them are 0 or 1, and through these no gradient passes; if `straight`, it
+    passes to P(kept) instead, as if this were the sample, so that every token teaches its gate at every
+    step (Bengio et al. 2013)."""
+    if not straight:
+        return gate.rsample(uniform=uniform)
+    kept = gate.prob_nonzero()
+    with torch.no_grad():
+        offset = gate.rsample(uniform=uniform) - kept
+    return kept + offset
 
 
 def mix(keep: Tensor, state: Tensor, baseline: Tensor) -> Tensor:

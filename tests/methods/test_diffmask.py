@@ -45,7 +45,7 @@ def test_what_a_lens_drops_can_be_dropped(lens):
     subject, texts = lens.subject, sevens.texts(50, seed=3)
     batch = subject.encode(texts)
     reference, states = subject.states(batch)
-    keep = (lens.keep(states)[1] > 0.5).float()
+    keep = (lens.keep(states, batch.valid)[1] > 0.5).float()
     assert keep[batch.valid].mean() < 0.5
     mixed = keep[..., None] * states[1] + (1 - keep[..., None]) * lens.probe.baseline(1)
     output = subject.run(batch, replace={1: mixed}).output
@@ -60,7 +60,7 @@ def test_verify_agrees_with_the_model_run_by_hand(lens):
     proofs = lens.verify(lens.explain(texts))
     batch = lens.subject.encode(texts)
     reference, states = lens.subject.states(batch)
-    keep = (lens.keep(states)[1] > 0.5)[..., None]
+    keep = (lens.keep(states, batch.valid)[1] > 0.5)[..., None]
     output = lens.subject.run(batch, replace={1: torch.where(keep, states[1], lens.probe.baseline(1))}).output
     expected = lens.subject.task.divergence(reference, output)
     assert np.allclose([p.divergence for p in proofs], expected, atol=1e-5)

@@ -62,7 +62,7 @@ def _of_chunk(probe: Probe, texts: FrozenTexts, rows: list[int]) -> tuple[Tensor
     """Predictions (texts,), those for emptied texts (probe rows, texts), shares kept (probe rows, texts)."""
     subject = texts.subject
     batch, run = texts.draw(rows)
-    keeps = (probe.log_keep(run.states).exp() > 0.5).float() * batch.valid
+    keeps = (probe.log_keep(run.states, batch.valid).exp() > 0.5).float() * batch.valid
     outputs = masked_outputs(subject, probe, batch, run, torch.zeros_like(keeps), range(len(keeps)))
     emptied = torch.stack([subject.task.predict(output, batch) for output in outputs])
     return subject.task.predict(run.output, batch), emptied, keeps.sum(-1) / batch.valid.sum(-1)

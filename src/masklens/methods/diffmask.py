@@ -29,7 +29,7 @@ from ..files import whole
 from ..forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
 from ..lagrangian import Diagnostic, Settings, Training
 from ..objectives import FrozenTexts, LensObjective, ReinforceObjective, TextObjective
-from ..probes import Over, Probe, Row, opened, rows_for
+from ..probes import COMPARED, Over, Probe, Row, opened, rows_for
 from ..subject import Subject
 from . import Request, register
 from .baselines import absent_state, mask_or_zero
@@ -75,6 +75,8 @@ class DiffMask:
         by_place: bool | None = None,
         gate: str = "inward",
         hidden: int | None = None,
+        compared: int = COMPARED,
+        sums: bool = True,
         folder: str | os.PathLike[str] | None = None,
         resume: bool = True,
         keep_bytes: int | None = None,
@@ -96,10 +98,14 @@ class DiffMask:
                 so for the states of a model with a tokenizer: a masked input keeps its position, and so
                 should a masked state.
             gate: "inward" (gates that never saturate), or as in the paper "tanh" or "plain".
+            compared: of each gate network's hidden units, how many see a token beside the others of its text;
+                0 as in the paper.
+            sums: whether over inputs what the sites say adds up to one gate; else each site has gates of its
+                own and they multiply, as in the paper.
             folder: where checkpoints go; with `resume` an interrupted fit goes on from there.
             keep_bytes: memory for frozen states; by default 2 GB, or a third of a GPU's free memory.
             start: a lens of the same model, form and sites to begin from, such as one with a smaller margin;
-                its gates and baselines are taken as they are, whatever `by_place`, `gate` and `hidden` say.
+                its gates and baselines are taken as they are, whatever is said of the form of new ones.
             report: is told beforehand how many texts there are, if they are enough, and how long it takes.
             settings: any field of `lagrangian.Settings`.
         """
@@ -118,7 +124,17 @@ class DiffMask:
             places = train.longest - 1 if _by_place(by_place, over, subject) else 0
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                probe = Probe(rows, train.widths, over == "inputs", hidden, gate, learn_baseline, places)
+                probe = Probe(
+                    rows,
+                    train.widths,
+                    over == "inputs",
+                    hidden,
+                    gate,
+                    learn_baseline,
+                    places,
+                    compared=compared,
+                    sums=sums,
+                )
             probe.to(subject.device)
             _start(probe, subject, train)
         else:
@@ -150,9 +166,9 @@ class DiffMask:
             )
 
     @torch.no_grad()
-    def keep(self, states: dict[int, Tensor]) -> Tensor:
-        """P(kept) at every row: (rows, examples, tokens)."""
-        return self.probe.log_keep(states).exp()
+    def keep(self, states: dict[int, Tensor], valid: Tensor) -> Tensor:
+        """P(kept) at every row: (rows, examples, tokens); valid (examples, tokens) bool."""
+        return self.probe.log_keep(states, valid).exp()
 
     def baseline(self, site: int) -> Baseline:
         """What replaces the states that are dropped at one of the lens's sites."""
@@ -198,7 +214,9 @@ class DiffMask:
             "sites": list(self.sites),
             "hidden": gate.hidden.out_features,
             "gate": gate.gate,
-            "shut": gate.limits[0],
+            "shut": self.probe.limits[0],
+            "compared": gate.compared,
+            "sums": self.probe.sums,
             "places": max((len(table) for table in self.probe.places.values()), default=0),
             "settings": asdict(self.settings),
             "diagnostics": [d._asdict() for d in self.diagnostics],
@@ -227,13 +245,15 @@ class DiffMask:
             about.get("gate") or ("plain" if about["bounded"] is None else "tanh"),  # older lenses
             places=about.get("places", 0),
             shut=about.get("shut", -opened(len(rows), over == "inputs")),  # older lenses: as far as open
+            compared=about.get("compared", 0),
+            sums=about.get("sums", False),
         )
         probe.to(subject.device).load_state_dict(tensors)
         return cls(
             subject,
             probe.eval().requires_grad_(False),
             over,
-            Settings(**{"anchor": 0.0, **about["settings"]}),  # older lenses had none
+            Settings(**{"anchor": 0.0, "straight": False, **about["settings"]}),  # older lenses
             [Diagnostic(**d) for d in about["diagnostics"]],
             about["events"],
         )
@@ -383,6 +403,7 @@ def card(lens: DiffMask) -> str:
     )
     settings = "\n".join(f"- {name}: {value}" for name, value in asdict(lens.settings).items())
     settings += f"\n- gate: {lens.probe.gate(0).gate}\n- by_place: {bool(lens.probe.places)}"
+    settings += f"\n- compared: {lens.probe.gate(0).compared}\n- sums: {lens.probe.sums}"
     events = "\n".join(f"- {event}" for event in lens.events) or "- none"
     return f"""# A DiffMask lens
 
@@ -467,7 +488,7 @@ def _with_lens(request: Request, lens: DiffMask) -> Tensor:
     over = lens.over if isinstance(lens.over, str) else "pairs of sites"
     request.notes.update({i: {"over": over} for i in range(len(request.batch))})
     rows = [lens.sites.index(site) for site in request.sites]
-    return lens.keep(states)[rows].transpose(0, 1)
+    return lens.keep(states, request.batch.valid)[rows].transpose(0, 1)
 
 
 def _free_masks(

@@ -37,7 +37,7 @@ LONGEST = 384
 TRAIN, JUDGED = 30_000, 800
 """questions to fit on, and to watch a fit and to judge it with; few of them make the settled lens cautious"""
 FIT: dict[str, Any] = {"batch_size": 64, "lr": 2e-3, "evaluate_every": 500, "patience": 0}
-STEPS = {"inputs": (2500, 1500), "states": (1000, 500)}
+STEPS = {"inputs": (3500, 1500), "states": (1000, 500)}
 """of the lens with the smallest margin, and of those that begin from the one with the next smaller margin"""
 MULTIPLIER = {"inputs": (10.0, 5.0), "states": (3.0, 1.5)}
 """first values, likewise"""

@@ -64,7 +64,7 @@ def _measure_chunk(
     subject, probe, task = lens.subject, lens.probe, lens.subject.task
     batch, run = frozen.draw(rows)
     reference = task.predict(run.output, batch)
-    keeps = (lens.keep(run.states) > 0.5).float()  # (sites, rows, tokens)
+    keeps = (lens.keep(run.states, batch.valid) > 0.5).float()  # (sites, rows, tokens)
     outputs = masked_outputs(subject, probe, batch, run, keeps, range(len(keeps)))
     for row, keep, output in zip(probe.rows, keeps, outputs, strict=True):
         span = task.predict(output, batch)
@@ -124,7 +124,9 @@ def write_kept(lens: DiffMask, questions: Sequence[Question], path: Path) -> dic
         for rows in chunks:
             batch, run = frozen.draw(rows)
             spans[rows] = lens.subject.task.predict(run.output, batch).cpu().numpy()
-            values = (lens.keep(run.states) * STEPS).round().byte().cpu().numpy()  # (sites, rows, tokens)
+            values = (
+                (lens.keep(run.states, batch.valid) * STEPS).round().byte().cpu().numpy()
+            )  # (sites, rows, tokens)
             keep |= {row: values[:, i, : int(frozen.lengths[row])] for i, row in enumerate(rows)}
     columns = np.concatenate([keep[i] for i in range(len(questions))], axis=1)
     with whole(path) as part, part.open("wb") as file:
@@ -145,7 +147,7 @@ def _cost(lens: DiffMask, frozen: FrozenTexts, chunks: Sequence[Sequence[int]]) 
 
 
 def _explained(lens: DiffMask, batch: Any) -> torch.Tensor:
-    return lens.keep(lens.subject.states(batch, lens.probe.reads).states)
+    return lens.keep(lens.subject.states(batch, lens.probe.reads).states, batch.valid)
 
 
 def _seconds(work: Any) -> float:

@@ -69,14 +69,14 @@ def _masked_at_each(
 ) -> Iterator[tuple[int, Masked]]:
     """The columns of `Masked` for one batch, site after site."""
     subject, probe, valid = lens.subject, lens.probe, batch.valid
-    probability = lens.keep(run.states)  # (rows, examples, tokens)
-    logits = probe.logits(run.states)
+    probability = lens.keep(run.states, valid)  # (rows, examples, tokens)
+    logits = probe.logits(run.states, valid)
     noise = torch.rand(logits.shape, generator=generator).to(logits)
     hard = (probability > 0.5).float()
     outputs = masked_outputs(subject, probe, batch, run, hard, range(len(hard)))
     for i, (row, masked) in enumerate(zip(probe.rows, outputs, strict=True)):
         chosen = torch.full((len(batch),), i, device=logits.device)
-        sampled, _ = sample_keep(logits, chosen, probe.votes, noise)
+        sampled, _ = sample_keep(logits, chosen, probe.multiplies, noise)
         gated = edited_run(subject, batch, row.edit, run.states[row.edit], sampled, probe.baseline(i))
         columns = (
             (hard[i] * valid).sum(1),

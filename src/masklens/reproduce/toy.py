@@ -64,9 +64,11 @@ LENS: dict[str, Any] = {
     "multiplier_lr": 0.1,
     "multiplier_max": 200.0,
     "anchor": 0.0,
+    "straight": False,
     "sharpen_from": 0.5,
     "power": 0.5,
     "hidden": 32,
+    "compared": 0,
 }
 """how the lenses are fitted; all else as in lagrangian.Settings"""
 
@@ -159,7 +161,7 @@ def fit_inputs(subject: Subject, train: Digits, test: Digits, seed: int) -> Diff
 def keep_of(lens: DiffMask, subject: Subject, data: Digits) -> np.ndarray:
     """P(kept) at each row of the lens: (rows, examples, length)."""
     batch = encode(data.texts())
-    return lens.keep(subject.states(batch).states).numpy() * batch.valid.numpy()
+    return lens.keep(subject.states(batch).states, batch.valid).numpy() * batch.valid.numpy()
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -260,11 +262,12 @@ def _linear(x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor, classes: int) 
 
 def example_scores(subject: Subject, train: Digits, pairs: DiffMask) -> dict[str, np.ndarray]:
     """Figure 3: input attributions of the paper's example, each normalised to sum to 1."""
-    label = [int(subject.states(encode([EXAMPLE])).output > 0)]
+    batch = encode([EXAMPLE])
+    label = [int(subject.states(batch).output > 0)]
     made = {
         name: explained(name, subject, train, [EXAMPLE], label, EMBEDDINGS)[0].scores[0] for name in OTHERS
     }
-    keep = pairs.keep(subject.states(encode([EXAMPLE])).states)[:, 0].numpy()
+    keep = pairs.keep(subject.states(batch).states, batch.valid)[:, 0].numpy()
     made |= {"diffmask, from the embeddings": keep[0], "diffmask, from the hidden states": keep[1]}
     return {name: scores / max(scores.sum(), 1e-12) for name, scores in made.items()}
 
