@@ -200,7 +200,7 @@ def test_some_units_see_the_text_and_padding_changes_nothing(states):
         state[0, 4] += 3.0  # another token
         state[1, 4] += 3.0  # padding
     for one, sees in ((probe, True), (alone, False)):
-        change = (one.logits(moved, valid) - one.logits(states, valid)).abs()
+        change = (one.logits(moved, valid) - one.logits(states, valid)).detach().abs()
         assert bool((change[:, 0, :4] > 0).any()) == sees
         assert float(change[:, 1, :3].max()) == 0 and float(change[:, 2].max()) == 0
 

@@ -42,7 +42,7 @@ FIT: dict[str, Any] = {
     "patience": 0,
 }
 FIT_OVER: dict[str, dict[str, Any]] = {
-    "inputs": {"steps": 3600, "slack": 0.3},
+    "inputs": {"steps": 3600, "slack": 0.4},
     "states": {"steps": 2400, "slack": 0.3},
 }
 """how lenses are fitted; all else as in lagrangian.Settings"""
