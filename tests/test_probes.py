@@ -189,6 +189,7 @@ def test_compare_is_the_log_of_a_share_and_of_how_many_there_are():
             share = scores[row, text, there].softmax(0)
             torch.testing.assert_close(found[row, text, there], (there.sum() * share).log())
     assert torch.equal(compare(torch.ones(1, 3, 5, 4), valid)[0, 0], torch.zeros(5, 4))
+    assert compare(scores, torch.zeros_like(valid)).isfinite().all()  # a text without tokens
 
 
 def test_some_units_see_the_text_and_padding_changes_nothing(states):

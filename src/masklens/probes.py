@@ -2,7 +2,7 @@
 
 A probe makes one decision a *row*: it edits the states at one site, reading them at others.
 
-    inputs   row l edits site 0, reads (0, l); a token is kept only while every row up to l votes to keep it
+    inputs   row l edits site 0, reads (0, l); what is dropped at a row stays dropped at those after it
     states   row l edits site l, reads (l,)
     pairs    row edits site a, reads (b,)
 
@@ -74,6 +74,7 @@ class GateNetwork(nn.Module):
             bias (both as in the paper); "inward": its tenfold, but within `limits`, see `inward`.
         compared: how many of the hidden units see a token beside the others of its text, see `compare`, at
             most half of them; the paper has none.
+        first: the bias before anything is learned.
     """
 
     mean: Tensor
@@ -139,7 +140,8 @@ def compare(scores: Tensor, valid: Tensor) -> Tensor:
         valid: (examples, tokens) bool
     """
     count = valid.sum(-1).clamp(min=1).to(scores).log()[:, None, None]
-    return (scores.masked_fill(~valid[..., None], -torch.inf).log_softmax(-2) + count).clamp(min=LEAST)
+    there = scores.masked_fill(~valid[..., None], torch.finfo(scores.dtype).min)
+    return (there.log_softmax(-2) + count).clamp(min=LEAST)
 
 
 def opened(rows: int, votes: bool) -> float:

@@ -124,9 +124,8 @@ def write_kept(lens: DiffMask, questions: Sequence[Question], path: Path) -> dic
         for rows in chunks:
             batch, run = frozen.draw(rows)
             spans[rows] = lens.subject.task.predict(run.output, batch).cpu().numpy()
-            values = (
-                (lens.keep(run.states, batch.valid) * STEPS).round().byte().cpu().numpy()
-            )  # (sites, rows, tokens)
+            keeps = lens.keep(run.states, batch.valid)  # (sites, rows, tokens)
+            values = (keeps * STEPS).round().byte().cpu().numpy()
             keep |= {row: values[:, i, : int(frozen.lengths[row])] for i, row in enumerate(rows)}
     columns = np.concatenate([keep[i] for i in range(len(questions))], axis=1)
     with whole(path) as part, part.open("wb") as file:
