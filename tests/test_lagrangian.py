@@ -325,8 +325,23 @@ def test_a_loss_that_is_not_finite_is_an_error():
     training = Training(made, QUICK)
     with torch.no_grad():
         made.module.gate(0).bias.fill_(math.nan)
-    with pytest.raises(Exception, match="nan|NaN"):
+    with pytest.raises(TrainingError, match=f"not a number before step {QUICK.evaluate_every}"):
         training.run()
+
+
+def test_a_loss_that_was_not_finite_once_is_an_error_too(tmp_path):
+    made = objective()
+    training = Training(made, QUICK, tmp_path)
+    terms = made.terms
+
+    def once_infinite(step, rank, world):
+        found = terms(step, rank, world)
+        return found._replace(divergence=found.divergence + math.inf) if step == 3 else found
+
+    made.terms = once_infinite
+    with pytest.raises(TrainingError, match="not a number"):
+        training.run()
+    assert not training.file.exists()  # nothing is kept of it
 
 
 def test_an_unknown_penalty_is_an_error():

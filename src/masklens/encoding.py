@@ -96,12 +96,19 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         return replace(
             self,
-            inputs={name: value.to(device) for name, value in self.inputs.items()},
-            valid=self.valid.to(device),
-            special=self.special.to(device),
-            segments=self.segments.to(device),
-            marks={name: value.to(device) for name, value in self.marks.items()},
+            inputs={name: moved(value, device) for name, value in self.inputs.items()},
+            valid=moved(self.valid, device),
+            special=moved(self.special, device),
+            segments=moved(self.segments, device),
+            marks={name: moved(value, device) for name, value in self.marks.items()},
         )
+
+
+def moved(value: Tensor, device: torch.device | str) -> Tensor:
+    """The tensor on a device. On its way to a GPU it does not wait for the work that is queued there."""
+    if torch.device(device).type == "cuda" and value.device.type == "cpu":
+        return value.pin_memory().to(device, non_blocking=True)
+    return value.to(device)
 
 
 class TokenizerEncoder:

@@ -287,6 +287,7 @@ class Training:
         self.history: list[dict[str, Any]] = []
         self.events: list[str] = []
         self._good = {group: self._copy(group) for group in range(objective.groups)}
+        self._lost = torch.tensor(False, device=self.device)
         self._best: tuple[float, dict[str, Tensor]] = (math.inf, {})
 
     def run(self, show_progress: bool = False) -> list[Diagnostic]:
@@ -317,8 +318,7 @@ class Training:
         each = cost + self.multipliers.penalty(terms.divergence, terms.group)  # Eq. 3
         loss = each.sum() * (self._weight(len(each)) / max(1, len(each)) if s.shared else 1.0)
         loss = loss + s.anchor * terms.anchor
-        if not torch.isfinite(loss):
-            raise TrainingError(f"the loss is {loss.item()} at step {self.step}; lower lr, or use float32")
+        self._lost.logical_or_(~torch.isfinite(loss.detach()))
         self.optimizer.zero_grad()
         loss.backward()
         self._share_gradients()
@@ -356,6 +356,10 @@ class Training:
 
     def _evaluate(self) -> list[Diagnostic]:
         """Judge, remember good weights, put back what collapsed, write a checkpoint."""
+        if self._lost:  # only now: a GPU is not to be waited for at every step
+            raise TrainingError(
+                f"the loss was not a number before step {self.step}; lower lr, or use float32"
+            )
         self._agree()
         found = self.objective.diagnose(self.multipliers.values.tolist())
         for group, d in enumerate(found):

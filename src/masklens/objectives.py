@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .attribution import Text
-from .encoding import Batch
+from .encoding import Batch, moved
 from .errors import TrainingError
 from .gates import HardConcrete
 from .lagrangian import Diagnostic, Settings, Terms
@@ -77,10 +77,10 @@ class FrozenTexts:
         batch = self._batch(rows)
         if self._kept is None:
             return batch, self.subject.states(batch, self.sites)
-        place = self._places(rows, batch.shape[1]).to(batch.valid.device)
-        output = self._kept.output
+        place = moved(self._places(rows, batch.shape[1]), batch.valid.device)
         states = {site: state[place.to(state.device)] for site, state in self._kept.states.items()}
-        return batch, Run(output[torch.as_tensor(rows, device=output.device)], states)
+        output = self._kept.output
+        return batch, Run(output[moved(torch.tensor(rows), output.device)], states)
 
     def _places(self, rows: Sequence[int], width: int) -> Tensor:
         """Where the states of these rows are kept: (rows, width); padding is at the end of all."""
@@ -129,11 +129,17 @@ class FrozenTexts:
 
 
 def edited_run(
-    subject: Subject, batch: Batch, edit: int, state: Tensor, keep: Tensor, baseline: Tensor
+    subject: Subject,
+    batch: Batch,
+    edit: int,
+    state: Tensor,
+    keep: Tensor,
+    baseline: Tensor,
+    check: bool = True,
 ) -> Tensor:
     """The output after the states at one site are mixed with a baseline: keep (examples, tokens)."""
     everywhere = torch.where(batch.valid, keep, 1.0)
-    return subject.run(batch, replace={edit: mix(everywhere, state, baseline)}).output
+    return subject.run(batch, replace={edit: mix(everywhere, state, baseline)}, check=check).output
 
 
 @torch.no_grad()
@@ -194,7 +200,7 @@ class LensObjective:
         keep, log_keep, chosen = self._masks(step, rows, mine, states, batch.valid, generator)
         every = self._emptied(len(rows), generator)
         # Numbers rather than a mask: what a mask picks has a size that a GPU would have to be asked for.
-        emptied, rest = (part[mine].nonzero()[:, 0].to(keep.device) for part in (every, ~every))
+        emptied, rest = (moved(part[mine].nonzero()[:, 0], keep.device) for part in (every, ~every))
         if self._usual is not None:
             keep = keep.index_fill(0, emptied, 0.0)
             usual = self._usual.to(reference).expand(len(emptied), *reference.shape[1:])
@@ -202,7 +208,8 @@ class LensObjective:
         divergence = self._divergence(batch, reference, states, keep, chosen)
         # The mean over processes is that over all emptied texts.
         anchor = divergence[emptied].sum() * world / max(1, int(every.sum()))
-        return Terms(log_keep[rest], batch.valid[rest], divergence[rest], chosen[rest], anchor)
+        group = moved(chosen, keep.device)[rest]
+        return Terms(log_keep[rest], batch.valid[rest], divergence[rest], group, anchor)
 
     def _masks(
         self,
@@ -213,18 +220,20 @@ class LensObjective:
         valid: Tensor,
         generator: torch.Generator,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Sampled gates and log P(kept), (examples, tokens), and the row of the probe they are of, for this
-        process's part of a step's texts. Noise is drawn for the whole step."""
+        """Sampled gates and log P(kept), (examples, tokens), and on the CPU the row of the probe they are of,
+        for this process's part of a step's texts. Noise is drawn for the whole step."""
         logits = self.module.logits(states, valid)  # (rows, examples, tokens)
         if self.settings.warming(step):
             # log-odds of a share of its own for each example: random masks, to learn baselines with
             share = torch.rand(len(rows), 1, generator=generator)[mine]
-            logits = torch.zeros_like(logits) + share.logit(eps=1e-2).to(logits)
-        uniform = torch.rand(self.groups, len(rows), self.train.width(rows), generator=generator)
-        chosen = self._choice(len(rows), generator)[mine].to(logits.device)
-        noise = uniform[:, mine, : logits.shape[-1]].to(logits)
+            logits = torch.zeros_like(logits) + moved(share.logit(eps=1e-2), logits.device)
+        apart = self.groups if self.module.multiplies else 1  # rows that need noise of their own
+        uniform = torch.rand(apart, len(rows), self.train.width(rows), generator=generator)
+        chosen = self._choice(len(rows), generator)[mine]
+        noise = moved(uniform[:, mine, : logits.shape[-1]], logits.device).expand_as(logits)
         votes = self.module.multiplies and not self.settings.warming(step)
-        keep, log_keep = sample_keep(logits, chosen, votes, noise, self.settings.straight)
+        there = moved(chosen, logits.device)
+        keep, log_keep = sample_keep(logits, there, votes, noise, self.settings.straight)
         return keep, log_keep.float(), chosen
 
     def _emptied(self, count: int, generator: torch.Generator) -> Tensor:
@@ -261,42 +270,46 @@ class LensObjective:
     def _divergence(
         self, batch: Batch, reference: Tensor, states: Mapping[int, Tensor], keep: Tensor, chosen: Tensor
     ) -> Tensor:
-        """(examples,): each example edited as its row says; examples edited at one site run together.
+        """(examples,): each example edited as its row, `chosen` on the CPU, says; examples edited at one site
+        run together.
 
         Where no block can be skipped below an edit, one run with all edits is less work than one a site; on
         a GPU it is sooner done, since many small runs leave it idle.
         """
-        subject = self.train.subject
-        if not subject.blocks or chosen.device.type == "cuda":
+        subject, rows = self.train.subject, self.module.rows
+        edits = dict.fromkeys(row.edit for row in rows)
+        if len(edits) > 1 and (not subject.blocks or keep.device.type == "cuda"):
             return self._divergence_at_once(batch, reference, states, keep, chosen)
-        rows = self.module.rows
         parts, order = [], []
-        for edit in dict.fromkeys(row.edit for row in rows):
+        for edit in edits:
             here = [row.edit == edit for row in rows]
-            index = torch.tensor(here, device=chosen.device)[chosen].nonzero()[:, 0]
+            index = torch.tensor(here)[chosen].nonzero()[:, 0]
             if len(index):
-                part = batch if len(index) == len(batch) else batch.take(index.tolist())
                 baseline = self.module.baseline(here.index(True))
-                output = edited_run(subject, part, edit, states[edit][index], keep[index], baseline)
-                parts.append(subject.task.divergence(reference[index], output))
+                part = batch if len(index) == len(batch) else batch.take(index.tolist())
+                there = moved(index, keep.device)
+                output = edited_run(
+                    subject, part, edit, states[edit][there], keep[there], baseline, check=False
+                )
+                parts.append(subject.task.divergence(reference[there], output))
                 order.append(index)
-        return torch.cat(parts)[torch.cat(order).argsort()]
+        return torch.cat(parts)[moved(torch.cat(order).argsort(), keep.device)]
 
     def _divergence_at_once(
         self, batch: Batch, reference: Tensor, states: Mapping[int, Tensor], keep: Tensor, chosen: Tensor
     ) -> Tensor:
-        rows = self.module.rows
+        subject, rows = self.train.subject, self.module.rows
         everywhere = torch.where(batch.valid, keep, 1.0)
+        edited_at = moved(torch.tensor([row.edit for row in rows])[chosen], keep.device)  # (examples,)
 
         def edit_at(site: int) -> Callable[[Tensor], Tensor]:
-            here = torch.tensor([row.edit == site for row in rows], device=chosen.device)[chosen]
             first = next(i for i, row in enumerate(rows) if row.edit == site)
             edited = mix(everywhere, states[site], self.module.baseline(first))
-            return lambda state: torch.where(here[:, None, None], edited, state)
+            return lambda state: torch.where((edited_at == site)[:, None, None], edited, state)
 
         edits = {site: edit_at(site) for site in dict.fromkeys(row.edit for row in rows)}
-        output = self.train.subject.run(batch, replace=edits).output
-        return self.train.subject.task.divergence(reference, output)
+        output = subject.run(batch, replace=edits, check=False).output
+        return subject.task.divergence(reference, output)
 
     def _rows(self, step: int) -> list[int]:
         """The step's rows of the corpus, shuffled each epoch."""

@@ -43,7 +43,7 @@ FIT: dict[str, Any] = {
 }
 FIT_OVER: dict[str, dict[str, Any]] = {
     "inputs": {"steps": 3600, "slack": 0.4},
-    "states": {"steps": 2400, "slack": 0.3},
+    "states": {"steps": 6000, "slack": 0.35},
 }
 """how lenses are fitted; all else as in lagrangian.Settings"""
 
