@@ -15,6 +15,7 @@ from masklens.errors import TrainingError
 from masklens.lagrangian import Multipliers, Settings, Terms, Training, kept_cost
 from masklens.objectives import FrozenTexts, LensObjective, edited_run
 from masklens.probes import Probe, rows_for
+from masklens.subject import Subject
 
 QUICK = Settings(margin=0.05, steps=40, batch_size=16, evaluate_every=10, lr=1e-2)
 
@@ -327,6 +328,19 @@ def test_a_loss_that_is_not_finite_is_an_error():
         made.module.gate(0).bias.fill_(math.nan)
     with pytest.raises(TrainingError, match=f"not a number before step {QUICK.evaluate_every}"):
         training.run()
+
+
+@pytest.mark.parametrize("over", ["inputs", "states"])
+def test_a_step_does_not_look_at_its_outputs(over, monkeypatch):
+    """Each look would wait for a GPU; the loss tells of them at the next evaluation."""
+    training = Training(objective(over=over), QUICK)
+    looked = []
+    read = Subject._read
+    monkeypatch.setattr(Subject, "_read", lambda *given: looked.append(given[3]) or read(*given))
+    training._one_step()
+    assert looked and not any(looked)
+    training.objective.worst()
+    assert looked[-1]  # judging does
 
 
 def test_a_loss_that_was_not_finite_once_is_an_error_too(tmp_path):

@@ -128,6 +128,8 @@ def test_a_nan_output_names_the_text(bert, unchanged):
 
     with pytest.raises(OutputError, match="NaN for text 1 of the batch .*the plot is dull"):
         bert.run(bert.encode(tiny.TEXTS), replace={0: spoil})
+    output = bert.run(bert.encode(tiny.TEXTS), replace={0: spoil}, check=False).output
+    assert output[1].isnan().all() and not output[0].isnan().any()
     unchanged(bert.module)
 
 
