@@ -227,10 +227,9 @@ class LensObjective:
             # log-odds of a share of its own for each example: random masks, to learn baselines with
             share = torch.rand(len(rows), 1, generator=generator)[mine]
             logits = torch.zeros_like(logits) + moved(share.logit(eps=1e-2), logits.device)
-        apart = self.groups if self.module.multiplies else 1  # rows that need noise of their own
-        uniform = torch.rand(apart, len(rows), self.train.width(rows), generator=generator)
+        uniform = torch.rand(self.groups, len(rows), self.train.width(rows), generator=generator)
         chosen = self._choice(len(rows), generator)[mine]
-        noise = moved(uniform[:, mine, : logits.shape[-1]], logits.device).expand_as(logits)
+        noise = moved(uniform[:, mine, : logits.shape[-1]], logits.device)
         votes = self.module.multiplies and not self.settings.warming(step)
         there = moved(chosen, logits.device)
         keep, log_keep = sample_keep(logits, there, votes, noise, self.settings.straight)
