@@ -256,6 +256,9 @@ class Training:
     training.run()
     """
 
+    LOOK = 10
+    """after how many steps the loss is looked at, for which a GPU has to be waited for"""
+
     def __init__(
         self, objective: Objective, settings: Settings, folder: str | os.PathLike[str] | None = None
     ):
@@ -298,9 +301,15 @@ class Training:
                 terms = self._one_step()
                 self.step += 1
                 report(terms, latest)
+                if self.step % self.LOOK == 0:
+                    self._check_loss()
                 if self.step % self.settings.evaluate_every == 0 or self.step == self.settings.steps:
                     latest = self._evaluate()
         return latest
+
+    def _check_loss(self) -> None:
+        if self._lost:
+            raise TrainingError(f"the loss was not finite before step {self.step}; lower lr, or use float32")
 
     @property
     def best(self) -> dict[str, Tensor]:
@@ -356,10 +365,7 @@ class Training:
 
     def _evaluate(self) -> list[Diagnostic]:
         """Judge, remember good weights, put back what collapsed, write a checkpoint."""
-        if self._lost:  # only now: a GPU is not to be waited for at every step
-            raise TrainingError(
-                f"the loss was not a number before step {self.step}; lower lr, or use float32"
-            )
+        self._check_loss()
         self._agree()
         found = self.objective.diagnose(self.multipliers.values.tolist())
         for group, d in enumerate(found):
