@@ -20,12 +20,13 @@ from masklens.subject import Subject
 QUICK = Settings(margin=0.05, steps=40, batch_size=16, evaluate_every=10, lr=1e-2)
 
 
-def objective(settings=QUICK, over="states"):
+def objective(settings=QUICK, over="states", members=1):
     subject = sevens.subject()
     torch.manual_seed(settings.seed)
     train = FrozenTexts(subject, sevens.texts(64), subject.sites, 10**9)
     held = FrozenTexts(subject, sevens.texts(32, seed=1), subject.sites, 10**9)
-    probe = Probe(rows_for(over, subject.sites), train.widths, over == "inputs", hidden=8)
+    rows = rows_for(over, subject.sites)
+    probe = Probe(rows, train.widths, over == "inputs", hidden=8, members=members)
     return LensObjective(probe, train, held, settings)
 
 
@@ -192,8 +193,34 @@ def test_same_seed_same_result_and_another_seed_another():
     assert not same(weights(one), weights(other))
 
 
-def test_ranks_share_the_batch_of_one_process():
-    made = objective(replace(QUICK, anchor=0.0))
+def test_each_member_has_a_batch_of_its_own():
+    one, three = objective(), objective(members=3)
+    assert len(three._rows(0)) == 3 * len(one._rows(0)) == 3 * QUICK.batch_size
+    assert len(objective(replace(QUICK, batch_size=60), members=3)._rows(0)) == 64  # all there are
+
+
+def test_a_site_that_is_put_back_has_all_its_members_put_back():
+    training = Training(objective(members=2), QUICK)
+    before = weights(training)
+    with torch.no_grad():
+        for gate in training.objective.module.gates:
+            gate.bias.add_(1.0)
+    training.restore(1)
+    after = weights(training)
+    assert [same({n: before[n]}, after) for n in (f"gates.{i}.bias" for i in range(4))] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_ranks_share_the_batch_of_one_process(members):
+    made = objective(replace(QUICK, anchor=0.0), members=members)
+    with torch.no_grad():
+        for i, gate in enumerate(made.module.gates):
+            gate.bias.fill_(i - 2.0)
     whole, halves = made.terms(30, 0, 1), [made.terms(30, rank, 2) for rank in (0, 1)]
     assert torch.allclose(whole.divergence[0::2], halves[0].divergence, atol=1e-6)
     assert torch.allclose(whole.divergence[1::2], halves[1].divergence, atol=1e-6)
@@ -304,11 +331,12 @@ def test_a_group_that_was_good_is_put_back_as_soon_as_it_is_far_over_its_margin(
     assert not training._collapsed(0, 3.1 * settings.margin)
 
 
-def test_settle_opens_gates_until_every_row_keeps_its_margin():
-    made = objective(over="inputs")
+@pytest.mark.parametrize("members", [1, 3])
+def test_settle_opens_gates_until_every_row_keeps_its_margin(members):
+    made = objective(over="inputs", members=members)
     with torch.no_grad():
-        for group in range(2):
-            made.module.gate(group).bias.fill_(-9.0)
+        for gate in made.module.gates:
+            gate.bias.fill_(-9.0)
     assert not any(d.ok for d in made.diagnose([0, 0]))
     events = made.settle()
     assert all(d.ok for d in made.diagnose([0, 0])) and "gates opened" in events[0]

@@ -51,6 +51,31 @@ def test_gates_begin_open(states):
     assert float(keep.detach().min()) > 0.9
 
 
+def test_the_probability_of_members_is_the_mean_of_theirs(states):
+    probe = probe_over("inputs", members=3)
+    for member, bias in enumerate((-8.0, -4.0, 2.0)):
+        probe.gate(1, member).bias.data.fill_(bias)
+    each = [HardConcrete(probe.logits(states, VALID, member)).prob_nonzero() for member in range(3)]
+    assert (each[0][1] - each[2][1]).abs().min() > 0.1
+    torch.testing.assert_close(probe.log_keep(states, VALID).exp(), torch.stack(each).mean(0))
+
+
+def test_an_example_teaches_the_member_that_masks_it(states):
+    probe = probe_over("states", members=2)
+    logits = probe.logits_by(states, VALID, torch.tensor([1, 0, 1]))
+    for i, member in enumerate((1, 0, 1)):
+        torch.testing.assert_close(logits[:, i], probe.logits(states, VALID, member)[:, i])
+    assert not torch.allclose(logits[:, 1], probe.logits(states, VALID, 1)[:, 1])
+    probe.logits_by(states, VALID, torch.tensor([1, 1, 1])).sum().backward()
+    assert not any(probe.gate(row, 0).bias.grad for row in range(3))
+    assert all(probe.gate(row, 1).bias.grad for row in range(3))
+
+
+def test_there_is_at_least_one_member():
+    with pytest.raises(TrainingError, match="members=0; give 1 or more"):
+        probe_over("inputs", members=0)
+
+
 def test_what_rows_say_adds_up(states):
     probe = probe_over("inputs")
     for i in range(3):
@@ -147,13 +172,12 @@ def test_one_baseline_for_each_edited_site(states):
 
 
 def test_statistics_standardise_valid_positions(states):
-    probe = probe_over("states")
+    probe = probe_over("states", members=2)
     valid = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] + [False] * 4])
     probe.fit_statistics(states, valid)
     seen = states[1][valid]
-    assert torch.allclose(probe.gate(1).mean, seen.mean(0)) and torch.allclose(
-        probe.gate(1).scale, seen.std(0)
-    )
+    for gate in probe.gates_of(1):
+        assert torch.allclose(gate.mean, seen.mean(0)) and torch.allclose(gate.scale, seen.std(0))
 
 
 @pytest.mark.parametrize("over", ["inputs", "states", [(0, 2), (1, 2), (2, 2)]])

@@ -183,11 +183,11 @@ class LensObjective:
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
 
     def weights_of(self, group: int) -> list[Tensor]:
-        return list(self.module.gate(group).parameters())
+        return [weight for gate in self.module.gates_of(group) for weight in gate.parameters()]
 
     def terms(self, step: int, rank: int, world: int) -> Terms:
-        """Each example of the batch is masked at a row of its own, and a few are emptied; one run for each
-        edited site."""
+        """Each example of the batch is masked at a row of its own, by one of the members, and a few are
+        emptied; one run for each edited site."""
         generator = self._generator("step", step)
         rows = self._rows(step)
         if len(rows) < world:
@@ -222,7 +222,8 @@ class LensObjective:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Sampled gates and log P(kept), (examples, tokens), and on the CPU the row of the probe they are of,
         for this process's part of a step's texts. Noise is drawn for the whole step."""
-        logits = self.module.logits(states, valid)  # (rows, examples, tokens)
+        who = torch.arange(len(rows)) % self.module.members
+        logits = self.module.logits_by(states, valid, who[mine])  # (rows, examples, tokens)
         if self.settings.warming(step):
             # log-odds of a share of its own for each example: random masks, to learn baselines with
             share = torch.rand(len(rows), 1, generator=generator)[mine]
@@ -312,7 +313,7 @@ class LensObjective:
 
     def _rows(self, step: int) -> list[int]:
         """The step's rows of the corpus, shuffled each epoch."""
-        size = min(self.settings.batch_size, len(self.train))
+        size = min(self.settings.batch_size * self.module.members, len(self.train))
         epoch, place = divmod(step, len(self.train) // size)
         if self._epoch[0] != epoch:
             self._epoch = (epoch, self._shuffled(epoch, size))
@@ -389,15 +390,19 @@ class LensObjective:
 
     def _smallest_shift(self, group: int) -> float:
         """By bisection; a shift of 60 opens any gate, and is taken if nothing less will do."""
-        bias = self.module.gate(group).bias
-        start, low, high = bias.clone(), 0.0, 60.0
+        start = [gate.bias.clone() for gate in self.module.gates_of(group)]
+        low, high = 0.0, 60.0
         for _ in range(9):
             middle = (low + high) / 2
-            bias.copy_(start + middle)
+            self._shift(group, start, middle)
             within = self._within(self.judge([group])[0])
             low, high = (low, middle) if within else (middle, high)
-        bias.copy_(start + high)
+        self._shift(group, start, high)
         return high
+
+    def _shift(self, group: int, start: Sequence[Tensor], by: float) -> None:
+        for gate, bias in zip(self.module.gates_of(group), start, strict=True):
+            gate.bias.copy_(bias + by)
 
 
 class TextObjective:

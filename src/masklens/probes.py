@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
+from .encoding import moved
 from .errors import TrainingError
 from .gates import HardConcrete
 
@@ -165,6 +166,8 @@ class Probe(nn.Module):
         compared: of each network's hidden units, how many see a token beside the others of its text.
         sums: where rows vote, whether what they say adds up to one logit, see `summed`, or their gates
             multiply, as published.
+        members: how many networks each row has, which learn apart from each other; the probability that a
+            token is kept is the mean of theirs.
     """
 
     def __init__(
@@ -179,9 +182,12 @@ class Probe(nn.Module):
         shut: float | None = None,
         compared: int = COMPARED,
         sums: bool = True,
+        members: int = 1,
     ) -> None:
         super().__init__()
-        self.rows, self.votes, self.sums = tuple(rows), votes, votes and sums
+        if members < 1:
+            raise TrainingError(f"members={members}; give 1 or more")
+        self.rows, self.votes, self.sums, self.members = tuple(rows), votes, votes and sums, members
         self.limits = (SHUT[votes] if shut is None else shut, opened(len(self.rows), self.multiplies))
         limits = (-math.inf, math.inf) if self.sums else self.limits
         self.gates = nn.ModuleList(
@@ -193,6 +199,7 @@ class Probe(nn.Module):
                 compared,
                 FIRST if self.sums else OPEN,
             )
+            for _ in range(members)
             for row in self.rows
         )
         edits = dict.fromkeys(row.edit for row in self.rows)
@@ -214,8 +221,12 @@ class Probe(nn.Module):
         """The sites whose states the probe needs."""
         return tuple(dict.fromkeys(site for row in self.rows for site in (row.edit, *row.reads)))
 
-    def gate(self, row: int) -> GateNetwork:
-        return cast(GateNetwork, self.gates[row])
+    def gate(self, row: int, member: int = 0) -> GateNetwork:
+        return cast(GateNetwork, self.gates[member * len(self.rows) + row])
+
+    def gates_of(self, row: int) -> list[GateNetwork]:
+        """The networks of all members."""
+        return [self.gate(row, member) for member in range(self.members)]
 
     def baseline(self, row: int) -> Tensor:
         """What replaces a state that a row drops: one vector for each edited site, (width,), or a table by
@@ -235,24 +246,39 @@ class Probe(nn.Module):
         """Standardise each network's inputs by mean and standard deviation over valid positions."""
         for i, row in enumerate(self.rows):
             seen = torch.cat([states[site][valid] for site in row.reads], dim=-1).float()  # (tokens, width)
-            self.gate(i).mean.copy_(seen.mean(0))
-            self.gate(i).scale.copy_(seen.std(0).clamp(min=1e-3))
+            for gate in self.gates_of(i):
+                gate.mean.copy_(seen.mean(0))
+                gate.scale.copy_(seen.std(0).clamp(min=1e-3))
 
-    def logits(self, states: Mapping[int, Tensor], valid: Tensor) -> Tensor:
-        """The logits of all rows: (rows, examples, tokens); valid (examples, tokens) bool."""
+    def logits(self, states: Mapping[int, Tensor], valid: Tensor, member: int = 0) -> Tensor:
+        """A member's logits of all rows: (rows, examples, tokens); valid (examples, tokens) bool."""
         dtype = self.gate(0).bias.dtype
         read = {site: states[site].to(dtype) for site in self.reads}
+        gates = [self.gate(i, member) for i in range(len(self.rows))]
         if len({tuple(read[s].shape[-1] for s in row.reads) for row in self.rows}) == 1:
-            each = self._logits_together(read, valid)
+            each = self._logits_together(gates, read, valid)
         else:
             each = torch.stack(
-                [self.gate(i)(*(read[s] for s in row.reads), valid=valid) for i, row in enumerate(self.rows)]
-            )
+                [gate(*(read[s] for s in row.reads), valid=valid)
+                 for gate, row in zip(gates, self.rows, strict=True)]
+            )  # fmt: skip
         return summed(each, *self.limits) if self.sums else each
 
-    def _logits_together(self, states: Mapping[int, Tensor], valid: Tensor) -> Tensor:
+    def logits_by(self, states: Mapping[int, Tensor], valid: Tensor, who: Tensor) -> Tensor:
+        """Logits as above, each example's by the member that `who` (examples,), on the CPU, says."""
+        if self.members == 1:
+            return self.logits(states, valid)
+        groups = [(who == member).nonzero()[:, 0] for member in range(self.members)]
+        parts = []
+        for member, group in enumerate(groups):
+            here = moved(group, valid.device)
+            parts.append(self.logits({s: states[s][here] for s in self.reads}, valid[here], member))
+        return torch.cat(parts, dim=1)[:, moved(torch.cat(groups).argsort(), valid.device)]
+
+    def _logits_together(
+        self, gates: Sequence[GateNetwork], states: Mapping[int, Tensor], valid: Tensor
+    ) -> Tensor:
         """The same where all networks have one size: a few large products instead of many small ones."""
-        gates = [self.gate(i) for i in range(len(self.rows))]
         mean, scale = (torch.stack([getattr(g, name) for g in gates]) for name in ("mean", "scale"))
         weight = _normed([g.hidden for g in gates]) / scale[:, None]  # (rows, hidden, width)
         total = -(weight @ mean[..., None]).mT  # (rows, 1, hidden), then (rows, examples * tokens, hidden)
@@ -270,7 +296,11 @@ class Probe(nn.Module):
 
     def log_keep(self, states: Mapping[int, Tensor], valid: Tensor) -> Tensor:
         """log P(kept) at every row: (rows, examples, tokens)."""
-        gates = HardConcrete(self.logits(states, valid), validate_args=False)
+        each = [self._log_keep(states, valid, member) for member in range(self.members)]
+        return each[0] if len(each) == 1 else torch.stack(each).logsumexp(0) - math.log(len(each))
+
+    def _log_keep(self, states: Mapping[int, Tensor], valid: Tensor, member: int) -> Tensor:
+        gates = HardConcrete(self.logits(states, valid, member), validate_args=False)
         return joined(gates.log_prob_nonzero(), self.multiplies)
 
 

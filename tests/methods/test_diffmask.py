@@ -32,6 +32,22 @@ def test_a_lens_keeps_the_decisive_digit_and_nothing_else(lens):
             assert all((k > 0.5) == (token == "7") for k in keep), (a.text, a.scores)
 
 
+def test_members_each_learn_and_settle_together(lens, tmp_path):
+    texts = sevens.texts(400)
+    found = DiffMask.fit(sevens.subject(), texts, over="states", members=2, **{**FIT, "batch_size": 32})
+    assert all(d.ok for d in found.diagnostics)
+    for a in found.explain(["17342", "90817"]):
+        assert all((k > 0.5) == (token == "7") for token, k in zip(a.tokens, a.scores[1], strict=True))
+    one, other = ({n: p for n, p in g.named_parameters()} for g in found.probe.gates_of(1))
+    assert not any(torch.equal(one[name], other[name]) for name in one)
+    found.save_pretrained(tmp_path)
+    assert "- members: 2" in (tmp_path / "README.md").read_text()
+    again = DiffMask.from_pretrained(tmp_path, found.subject)
+    assert again.explain("17342") == found.explain("17342")
+    more = DiffMask.fit(found.subject, texts, over="states", start=again, **{**FIT, "steps": 2})
+    assert more.probe.members == 2
+
+
 def test_masks_over_inputs_do_not_grow_with_depth():
     found = DiffMask.fit(sevens.subject(), sevens.texts(400), over="inputs", **FIT)
     assert all(d.ok for d in found.diagnostics)

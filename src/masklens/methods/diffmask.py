@@ -77,6 +77,7 @@ class DiffMask:
         hidden: int | None = None,
         compared: int = COMPARED,
         sums: bool = True,
+        members: int = 1,
         folder: str | os.PathLike[str] | None = None,
         resume: bool = True,
         keep_bytes: int | None = None,
@@ -102,6 +103,9 @@ class DiffMask:
                 0 as in the paper.
             sums: whether over inputs what the sites say adds up to one gate; else each site has gates of its
                 own and they multiply, as in the paper.
+            members: how many gate networks each site has. They learn apart from each other, each from
+                `batch_size` texts a step, and their keep probabilities are averaged: lenses with other
+                seeds then say more nearly the same, and a fit costs so many times as much.
             folder: where checkpoints go; with `resume` an interrupted fit goes on from there.
             keep_bytes: memory for frozen states; by default 2 GB, or a third of a GPU's free memory.
             start: a lens of the same model, form and sites to begin from, such as one with a smaller margin;
@@ -112,7 +116,9 @@ class DiffMask:
         begun = start is not None or not learn_baseline  # there is no baseline to learn first
         chosen = _settings({**settings, "warm_until": 0.0} if begun else settings, margin, seed)
         train_texts, validation_texts, held_texts = _split(texts, held_out, validation, seed)
-        _foretell(report, (len(train_texts), len(validation_texts), len(held_texts)), chosen)
+        members = members if start is None else start.probe.members
+        counts = (len(train_texts), len(validation_texts), len(held_texts))
+        _foretell(report, counts, chosen, chosen.batch_size * members)
         rows = rows_for(over, subject.check_sites(sites or subject.sites))
         reads = tuple(dict.fromkeys(site for row in rows for site in (row.edit, *row.reads)))
         memory = _keep_bytes(subject.device) if keep_bytes is None else keep_bytes
@@ -134,6 +140,7 @@ class DiffMask:
                     places,
                     compared=compared,
                     sums=sums,
+                    members=members,
                 )
             probe.to(subject.device)
             _start(probe, subject, train)
@@ -217,6 +224,7 @@ class DiffMask:
             "shut": self.probe.limits[0],
             "compared": gate.compared,
             "sums": self.probe.sums,
+            "members": self.probe.members,
             "places": max((len(table) for table in self.probe.places.values()), default=0),
             "settings": asdict(self.settings),
             "diagnostics": [d._asdict() for d in self.diagnostics],
@@ -247,6 +255,7 @@ class DiffMask:
             shut=about.get("shut", -opened(len(rows), over == "inputs")),  # older lenses: as far as open
             compared=about.get("compared", 0),
             sums=about.get("sums", False),
+            members=about.get("members", 1),
         )
         probe.to(subject.device).load_state_dict(tensors)
         return cls(
@@ -288,11 +297,11 @@ def _split(
 
 
 def _foretell(
-    report: Callable[[str], object] | None, counts: tuple[int, int, int], settings: Settings
+    report: Callable[[str], object] | None, counts: tuple[int, int, int], settings: Settings, batch: int
 ) -> None:
     """Say what there is to fit on; where nobody listens, warn if it is little."""
     if report:
-        report(describe_texts(*counts, settings))
+        report(describe_texts(*counts, settings.steps, batch))
         report(judge_texts(counts[0]))
     elif counts[0] < FEW_TEXTS:
         warnings.warn(judge_texts(counts[0]), stacklevel=3)
@@ -404,6 +413,7 @@ def card(lens: DiffMask) -> str:
     settings = "\n".join(f"- {name}: {value}" for name, value in asdict(lens.settings).items())
     settings += f"\n- gate: {lens.probe.gate(0).gate}\n- by_place: {bool(lens.probe.places)}"
     settings += f"\n- compared: {lens.probe.gate(0).compared}\n- sums: {lens.probe.sums}"
+    settings += f"\n- members: {lens.probe.members}"
     events = "\n".join(f"- {event}" for event in lens.events) or "- none"
     return f"""# A DiffMask lens
 

@@ -70,7 +70,7 @@ def _masked_at_each(
     """The columns of `Masked` for one batch, site after site."""
     subject, probe, valid = lens.subject, lens.probe, batch.valid
     probability = lens.keep(run.states, valid)  # (rows, examples, tokens)
-    logits = probe.logits(run.states, valid)
+    logits = probe.logits_by(run.states, valid, torch.arange(len(batch)) % probe.members)
     noise = torch.rand(logits.shape, generator=generator).to(logits)
     hard = (probability > 0.5).float()
     outputs = masked_outputs(subject, probe, batch, run, hard, range(len(hard)))
