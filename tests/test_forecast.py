@@ -12,7 +12,7 @@ import tiny
 from masklens import forecast
 from masklens.cli import app
 from masklens.forecast import between, describe_texts, judge_texts
-from masklens.lagrangian import Settings, Training
+from masklens.lagrangian import Training
 from masklens.methods.defaults import Default
 from masklens.methods.diffmask import DiffMask
 
