@@ -138,9 +138,9 @@ def compare(scores: Tensor, valid: Tensor) -> Tensor:
 
     Args:
         scores: (..., examples, tokens, scores)
-        valid: (examples, tokens) bool
+        valid: (..., examples, tokens) bool
     """
-    count = valid.sum(-1).clamp(min=1).to(scores).log()[:, None, None]
+    count = valid.sum(-1).clamp(min=1).to(scores).log()[..., None, None]
     there = scores.masked_fill(~valid[..., None], torch.finfo(scores.dtype).min)
     return (there.log_softmax(-2) + count).clamp(min=LEAST)
 
@@ -252,47 +252,60 @@ class Probe(nn.Module):
 
     def logits(self, states: Mapping[int, Tensor], valid: Tensor, member: int = 0) -> Tensor:
         """A member's logits of all rows: (rows, examples, tokens); valid (examples, tokens) bool."""
-        dtype = self.gate(0).bias.dtype
-        read = {site: states[site].to(dtype) for site in self.reads}
-        gates = [self.gate(i, member) for i in range(len(self.rows))]
-        if len({tuple(read[s].shape[-1] for s in row.reads) for row in self.rows}) == 1:
-            each = self._logits_together(gates, read, valid)
-        else:
-            each = torch.stack(
-                [gate(*(read[s] for s in row.reads), valid=valid)
-                 for gate, row in zip(gates, self.rows, strict=True)]
-            )  # fmt: skip
-        return summed(each, *self.limits) if self.sums else each
+        read = {site: states[site][None] for site in self.reads}
+        return self._logits([member], read, valid[None])[:, 0]
 
     def logits_by(self, states: Mapping[int, Tensor], valid: Tensor, who: Tensor) -> Tensor:
         """Logits as above, each example's by the member that `who` (examples,), on the CPU, says."""
         if self.members == 1:
             return self.logits(states, valid)
-        groups = [(who == member).nonzero()[:, 0] for member in range(self.members)]
-        parts = []
-        for member, group in enumerate(groups):
-            here = moved(group, valid.device)
-            parts.append(self.logits({s: states[s][here] for s in self.reads}, valid[here], member))
-        return torch.cat(parts, dim=1)[:, moved(torch.cat(groups).argsort(), valid.device)]
+        index, place = _by_group(who, self.members)
+        there = moved(index, valid.device)  # (members, examples of one)
+        read = {site: states[site][there] for site in self.reads}
+        found = self._logits(range(self.members), read, valid[there])
+        return found.flatten(1, 2)[:, moved(place, valid.device)]
 
-    def _logits_together(
-        self, gates: Sequence[GateNetwork], states: Mapping[int, Tensor], valid: Tensor
-    ) -> Tensor:
+    def _logits(self, members: Sequence[int], states: Mapping[int, Tensor], valid: Tensor) -> Tensor:
+        """Logits (rows, members, examples, tokens) of states (members, examples, tokens, width)."""
+        dtype = self.gate(0).bias.dtype
+        read = {site: states[site].to(dtype) for site in self.reads}
+        if len({tuple(read[s].shape[-1] for s in row.reads) for row in self.rows}) == 1:
+            each = self._together(members, read, valid)
+        else:
+            each = torch.stack(
+                [torch.stack([self.gate(i, m)(*(read[s][k] for s in row.reads), valid=valid[k])
+                              for k, m in enumerate(members)])
+                 for i, row in enumerate(self.rows)]
+            )  # fmt: skip
+        return summed(each, *self.limits) if self.sums else each
+
+    def _together(self, members: Sequence[int], states: Mapping[int, Tensor], valid: Tensor) -> Tensor:
         """The same where all networks have one size: a few large products instead of many small ones."""
-        mean, scale = (torch.stack([getattr(g, name) for g in gates]) for name in ("mean", "scale"))
-        weight = _normed([g.hidden for g in gates]) / scale[:, None]  # (rows, hidden, width)
-        total = -(weight @ mean[..., None]).mT  # (rows, 1, hidden), then (rows, examples * tokens, hidden)
+        gates = [self.gate(i, m) for m in members for i in range(len(self.rows))]
+
+        def stacked(tensors: Sequence[Tensor]) -> Tensor:
+            """(members, rows, ...)"""
+            return torch.stack(list(tensors)).unflatten(0, (len(members), len(self.rows)))
+
+        weight = _normed([g.hidden for g in gates]).unflatten(0, (len(members), len(self.rows)))
+        weight = weight / stacked([g.scale for g in gates])[:, :, None]  # (members, rows, hidden, width)
+        total = -(weight @ stacked([g.mean for g in gates])[..., None]).mT  # (members, rows, 1, hidden)
         widths = [states[site].shape[-1] for site in self.rows[0].reads]
-        for k, part in enumerate(weight.split(widths, dim=2)):
+        for k, part in enumerate(weight.split(widths, dim=3)):
             sites = [row.reads[k] for row in self.rows]
-            flat = {site: states[site].flatten(0, -2) for site in sites}  # (examples * tokens, width) each
-            read = flat[sites[0]] if len(flat) == 1 else torch.stack([flat[site] for site in sites])
-            total = total + read @ part.mT
-        units = beside_others(total.unflatten(1, valid.shape), valid, gates[0].compared).flatten(1, 2)
-        units = torch.tanh(units + torch.stack([g.hidden.bias for g in gates])[:, None])
-        raw = (units @ _normed([g.out for g in gates]).mT)[..., 0]
-        found = gates[0].logit(torch.stack([g.bias for g in gates])[:, None], raw)
-        return found.unflatten(1, valid.shape)
+            flat = {site: states[site].flatten(1, 2) for site in sites}  # (members, tokens of all, width)
+            if len(flat) == 1:
+                found = flat[sites[0]] @ part.flatten(1, 2).mT  # (members, tokens of all, rows * hidden)
+                total = total + found.unflatten(2, part.shape[1:3]).transpose(1, 2)
+            else:
+                total = total + torch.stack([flat[site] for site in sites], dim=1) @ part.mT
+        units = total.unflatten(2, valid.shape[1:])  # (members, rows, examples, tokens, hidden)
+        units = beside_others(units, valid[:, None], gates[0].compared).flatten(2, 3)
+        units = torch.tanh(units + stacked([g.hidden.bias for g in gates])[:, :, None])
+        out = _normed([g.out for g in gates]).unflatten(0, (len(members), len(self.rows)))
+        raw = (units @ out.mT)[..., 0]  # (members, rows, tokens of all)
+        found = gates[0].logit(stacked([g.bias for g in gates])[..., None], raw)
+        return found.unflatten(2, valid.shape[1:]).transpose(0, 1)
 
     def log_keep(self, states: Mapping[int, Tensor], valid: Tensor) -> Tensor:
         """log P(kept) at every row: (rows, examples, tokens)."""
@@ -302,6 +315,18 @@ class Probe(nn.Module):
     def _log_keep(self, states: Mapping[int, Tensor], valid: Tensor, member: int) -> Tensor:
         gates = HardConcrete(self.logits(states, valid, member), validate_args=False)
         return joined(gates.log_prob_nonzero(), self.multiplies)
+
+
+def _by_group(group: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Numbers gathered by group: which ones each group has, (count, size of the largest), filled up with the
+    first of all; and where each number is in that table read row after row."""
+    found = [(group == one).nonzero()[:, 0] for one in range(count)]
+    size = max(len(one) for one in found)
+    table = torch.stack([F.pad(one, (0, size - len(one))) for one in found])
+    place = torch.empty_like(group)
+    for row, one in enumerate(found):
+        place[one] = row * size + torch.arange(len(one))
+    return table, place
 
 
 def summed(each: Tensor, low: float, high: float) -> Tensor:
