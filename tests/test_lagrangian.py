@@ -207,20 +207,16 @@ def test_a_site_that_is_put_back_has_all_its_members_put_back():
             gate.bias.add_(1.0)
     training.restore(1)
     after = weights(training)
-    assert [same({n: before[n]}, after) for n in (f"gates.{i}.bias" for i in range(4))] == [
-        False,
-        True,
-        False,
-        True,
-    ]
+    assert torch.equal(before["gates.1.bias"], after["gates.1.bias"])
+    assert not torch.equal(before["gates.0.bias"], after["gates.0.bias"])
 
 
 @pytest.mark.parametrize("members", [1, 3])
 def test_ranks_share_the_batch_of_one_process(members):
     made = objective(replace(QUICK, anchor=0.0), members=members)
     with torch.no_grad():
-        for i, gate in enumerate(made.module.gates):
-            gate.bias.fill_(i - 2.0)
+        for gate in made.module.gates:
+            gate.bias.copy_(torch.arange(members) - 2.0)
     whole, halves = made.terms(30, 0, 1), [made.terms(30, rank, 2) for rank in (0, 1)]
     assert torch.allclose(whole.divergence[0::2], halves[0].divergence, atol=1e-6)
     assert torch.allclose(whole.divergence[1::2], halves[1].divergence, atol=1e-6)

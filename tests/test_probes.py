@@ -7,7 +7,18 @@ import torch
 
 from masklens.errors import TrainingError
 from masklens.gates import HardConcrete
-from masklens.probes import GateNetwork, Probe, Row, compare, inward, mix, rows_for, sample_keep
+from masklens.probes import (
+    OLDER,
+    GateNetwork,
+    Probe,
+    Row,
+    compare,
+    inward,
+    mix,
+    rows_for,
+    sample_keep,
+    with_members,
+)
 
 WIDTHS = {0: 6, 1: 4, 2: 4}
 VALID = torch.ones(3, 5, dtype=torch.bool)
@@ -37,13 +48,15 @@ def test_gate_network_is_the_papers_formula():
     gate = GateNetwork(4, 8, gate="tanh")
     gate.mean.copy_(torch.tensor([1.0, 0, -1, 2]))
     gate.scale.fill_(2.0)
-    x, valid = torch.randn(1, 7, 4), torch.ones(1, 7, dtype=torch.bool)
-    hidden = torch.tanh((x - gate.mean) / 2 @ gate.hidden.weight.T + gate.hidden.bias)
-    expected = 5.0 + 10 * torch.tanh(hidden @ gate.out.weight[0])
+    x, valid = torch.randn(1, 1, 7, 4), torch.ones(1, 1, 7, dtype=torch.bool)
+    size, direction = gate.hidden.size[0], gate.hidden.direction[0]
+    weight = torch.stack([g * v / v.square().sum().sqrt() for g, v in zip(size, direction, strict=True)])
+    hidden = torch.tanh((x - gate.mean) / 2 @ weight.T + gate.hidden_bias)
+    expected = 5.0 + 10 * torch.tanh(hidden @ gate.out.weight[0, 0])
     assert torch.allclose(gate(x, valid=valid), expected, atol=1e-6)
     free = GateNetwork(4, 8, gate="plain")
     free.load_state_dict(gate.state_dict())
-    assert torch.allclose(free(x, valid=valid), 5.0 + hidden @ gate.out.weight[0], atol=1e-6)
+    assert torch.allclose(free(x, valid=valid), 5.0 + hidden @ gate.out.weight[0, 0], atol=1e-6)
 
 
 def test_gates_begin_open(states):
@@ -53,8 +66,7 @@ def test_gates_begin_open(states):
 
 def test_the_probability_of_members_is_the_mean_of_theirs(states):
     probe = probe_over("inputs", members=3)
-    for member, bias in enumerate((-8.0, -4.0, 2.0)):
-        probe.gate(1, member).bias.data.fill_(bias)
+    probe.gate(1).bias.data.copy_(torch.tensor([-8.0, -4.0, 2.0]))
     each = [HardConcrete(probe.logits(states, VALID, member)).prob_nonzero() for member in range(3)]
     assert (each[0][1] - each[2][1]).abs().min() > 0.1
     torch.testing.assert_close(probe.log_keep(states, VALID).exp(), torch.stack(each).mean(0))
@@ -67,8 +79,25 @@ def test_an_example_teaches_the_member_that_masks_it(states):
         torch.testing.assert_close(logits[:, i], probe.logits(states, VALID, member)[:, i])
     assert not torch.allclose(logits[:, 1], probe.logits(states, VALID, 1)[:, 1])
     probe.logits_by(states, VALID, torch.tensor([1, 1, 1])).sum().backward()
-    assert not any(probe.gate(row, 0).bias.grad for row in range(3))
-    assert all(probe.gate(row, 1).bias.grad for row in range(3))
+    for row in range(3):
+        one, other = probe.gate(row).bias.grad.tolist()
+        assert one == 0 and other != 0
+
+
+def test_older_weights_are_those_of_one_member(states):
+    """Before there were members, torch's weight normalisation named the weights."""
+    probe = probe_over("inputs")
+    older = {}
+    for name, value in probe.state_dict().items():
+        start, _, what = name.partition(".")
+        row, _, what = what.partition(".")
+        was = {new: old for old, new in OLDER.items()}.get(what) if start == "gates" else None
+        older[f"gates.{row}.{was}" if was else name] = value[0] if was else value
+    assert "gates.2.out.parametrizations.weight.original1" in older and older["gates.2.bias"].dim() == 0
+    again = Probe(probe.rows, WIDTHS, True, hidden=8)
+    again.load_state_dict(with_members(older))
+    torch.testing.assert_close(again.logits(states, VALID), probe.logits(states, VALID))
+    assert with_members(probe.state_dict()).keys() == probe.state_dict().keys()
 
 
 def test_there_is_at_least_one_member():
@@ -80,8 +109,7 @@ def test_what_rows_say_adds_up(states):
     probe = probe_over("inputs")
     for i in range(3):
         probe.gate(i).bias.data.fill_(-1.0)
-    each = [probe.gate(i)(states[0], states[i], valid=VALID) for i in range(3)]
-    each[0] = probe.gate(0)(states[0], states[0], valid=VALID)
+    each = [probe.gate(i)(states[0][None], states[i][None], valid=VALID[None])[0] for i in range(3)]
     against = [torch.log1p((-one).exp()) for one in each]  # -log sigmoid
     expected = torch.stack([5 - against[0], 5 - against[0] - against[1], 5 - sum(against)])
     torch.testing.assert_close(probe.logits(states, VALID), expected)
@@ -91,7 +119,7 @@ def test_what_rows_say_adds_up(states):
 def test_what_is_dropped_stays_dropped_and_can_come_back_in_training(states):
     probe = probe_over("inputs")
     for i in range(3):
-        probe.gate(i).out.parametrizations.weight.original0.data.fill_(3.0)
+        probe.gate(i).out.size.data.fill_(3.0)
     keep = probe.log_keep(states, VALID).exp().detach()
     assert (keep[1:] <= keep[:-1]).all() and float(keep[-1].min()) < 0.5 < float(keep[-1].max())
     probe.gate(0).bias.data.fill_(-50.0)
@@ -176,8 +204,8 @@ def test_statistics_standardise_valid_positions(states):
     valid = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] + [False] * 4])
     probe.fit_statistics(states, valid)
     seen = states[1][valid]
-    for gate in probe.gates_of(1):
-        assert torch.allclose(gate.mean, seen.mean(0)) and torch.allclose(gate.scale, seen.std(0))
+    gate = probe.gate(1)
+    assert torch.allclose(gate.mean, seen.mean(0)) and torch.allclose(gate.scale, seen.std(0))
 
 
 @pytest.mark.parametrize("over", ["inputs", "states", [(0, 2), (1, 2), (2, 2)]])
@@ -192,8 +220,9 @@ def test_networks_of_one_size_together_are_the_networks_one_by_one(over, gate):
     valid = torch.tensor([[True] * 4, [True] * 3 + [False], [False] * 3 + [True]])
     probe.fit_statistics(states, valid)
     apart = torch.stack(
-        [probe.gate(i)(*(states[s] for s in row.reads), valid=valid) for i, row in enumerate(rows)]
-    )
+        [probe.gate(i)(*(states[s][None] for s in row.reads), valid=valid[None])[0]
+         for i, row in enumerate(rows)]
+    )  # fmt: skip
     together = probe.logits(states, valid)
     assert together.std() > 0.1
     torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-4)

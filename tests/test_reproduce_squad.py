@@ -58,7 +58,7 @@ def lens():
     with torch.no_grad():
         for gate in made.probe.gates:
             gate.bias.fill_(1.0)
-            gate.out.parametrizations.weight.original0.mul_(400)
+            gate.out.size.mul_(400)
     return made
 
 

@@ -102,7 +102,7 @@ def lens():
     with torch.no_grad():  # gates of all kinds: some shut, some open
         for gate in made.probe.gates:
             gate.bias.fill_(0.0)
-            gate.out.parametrizations.weight.original0.mul_(400)
+            gate.out.size.mul_(400)
     return made
 
 

@@ -183,7 +183,7 @@ class LensObjective:
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
 
     def weights_of(self, group: int) -> list[Tensor]:
-        return [weight for gate in self.module.gates_of(group) for weight in gate.parameters()]
+        return list(self.module.gate(group).parameters())
 
     def terms(self, step: int, rank: int, world: int) -> Terms:
         """Each example of the batch is masked at a row of its own, by one of the members, and a few are
@@ -390,19 +390,15 @@ class LensObjective:
 
     def _smallest_shift(self, group: int) -> float:
         """By bisection; a shift of 60 opens any gate, and is taken if nothing less will do."""
-        start = [gate.bias.clone() for gate in self.module.gates_of(group)]
-        low, high = 0.0, 60.0
+        bias = self.module.gate(group).bias
+        start, low, high = bias.clone(), 0.0, 60.0
         for _ in range(9):
             middle = (low + high) / 2
-            self._shift(group, start, middle)
+            bias.copy_(start + middle)
             within = self._within(self.judge([group])[0])
             low, high = (low, middle) if within else (middle, high)
-        self._shift(group, start, high)
+        bias.copy_(start + high)
         return high
-
-    def _shift(self, group: int, start: Sequence[Tensor], by: float) -> None:
-        for gate, bias in zip(self.module.gates_of(group), start, strict=True):
-            gate.bias.copy_(bias + by)
 
 
 class TextObjective:

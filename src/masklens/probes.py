@@ -12,14 +12,13 @@ A probe makes one decision a *row*: it edits the states at one site, reading the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import weight_norm
 
 from .encoding import moved
 from .errors import TrainingError
@@ -39,6 +38,7 @@ COMPARED = 16
 """of a network's hidden units, how many see a token beside the others of its text"""
 LEAST = -10.0
 """the smallest outcome of a comparison"""
+ALL = slice(None)
 
 Over = str | Sequence[tuple[int, int]]
 
@@ -65,8 +65,26 @@ def rows_for(over: Over, sites: Sequence[int]) -> tuple[Row, ...]:
     return tuple(Row(read, edit, (read,)) for edit, read in over)
 
 
+class Normed(nn.Module):
+    """Weights of linear layers, one a member, with weight normalisation: g v / |v| for each output."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        weight = torch.stack([layer.weight.detach() for layer in layers])
+        self.size = nn.Parameter(weight.norm(dim=-1, keepdim=True))  # (members, out, 1)
+        self.direction = nn.Parameter(weight)  # (members, out, in)
+
+    @property
+    def weight(self) -> Tensor:
+        return normed(self.size, self.direction)
+
+
+def normed(size: Tensor, direction: Tensor) -> Tensor:
+    return direction * (size / direction.norm(dim=-1, keepdim=True))
+
+
 class GateNetwork(nn.Module):
-    """One hidden layer, tanh, weight normalisation; a logit a token (appendix A).
+    """One hidden layer, tanh, weight normalisation; a logit a token (appendix A). One network a member.
 
     Inputs are standardised with statistics of the training states.
 
@@ -89,38 +107,47 @@ class GateNetwork(nn.Module):
         limits: tuple[float, float] = (-OPEN, OPEN),
         compared: int = 0,
         first: float = OPEN,
+        members: int = 1,
     ) -> None:
         super().__init__()
         if gate not in GATES:
             raise TrainingError(f"gate={gate!r}; use {', '.join(map(repr, GATES))}")
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("scale", torch.ones(width))
-        self.hidden = weight_norm(nn.Linear(width, hidden))
-        out = nn.Linear(hidden, 1, bias=False)
-        nn.init.uniform_(out.weight, -0.1 / hidden**0.5, 0.1 / hidden**0.5)  # all gates begin nearly open
-        self.out = weight_norm(out)
-        self.bias = nn.Parameter(torch.tensor(first))
+        inner, outer = zip(*(_layers(width, hidden) for _ in range(members)), strict=True)
+        self.hidden, self.out = Normed(inner), Normed(outer)
+        self.hidden_bias = nn.Parameter(torch.stack([layer.bias.detach() for layer in inner]))
+        self.bias = nn.Parameter(torch.full((members,), first))
         self.gate, self.limits, self.compared = gate, limits, min(compared, hidden // 2)
 
-    def forward(self, *states: Tensor, valid: Tensor) -> Tensor:
-        """One or more states side by side, (examples, tokens, width) together, to logits (examples, tokens).
+    def forward(self, *states: Tensor, valid: Tensor, members: slice = ALL) -> Tensor:
+        """One or more states side by side, (members, examples, tokens, width) together, to logits (members,
+        examples, tokens).
 
         Standardising is folded into the first layer, and the states are not joined: both save passes
         over memory.
         """
-        weight = self.hidden.weight / self.scale  # (hidden, width)
-        total = -weight @ self.mean
-        for state, part in zip(states, weight.split([s.shape[-1] for s in states], dim=1), strict=True):
-            total = total + F.linear(state, part)
-        total = beside_others(total, valid, self.compared) + self.hidden.bias
-        raw = self.out(torch.tanh(total))[..., 0]
-        return self.logit(self.bias, raw)
+        weight = self.hidden.weight[members] / self.scale  # (members, hidden, width)
+        total = -(weight @ self.mean)[:, None]  # (members, 1, hidden), then (members, tokens of all, hidden)
+        for state, part in zip(states, weight.split([s.shape[-1] for s in states], dim=2), strict=True):
+            total = total + state.flatten(1, 2) @ part.mT
+        units = beside_others(total.unflatten(1, valid.shape[1:]), valid, self.compared).flatten(1, 2)
+        units = torch.tanh(units + self.hidden_bias[members, None])
+        raw = (units @ self.out.weight[members].mT)[..., 0]
+        return self.logit(self.bias[members, None], raw).unflatten(1, valid.shape[1:])
 
     def logit(self, bias: Tensor, raw: Tensor) -> Tensor:
         """From the network's bias and output."""
         if self.gate == "inward":
             return inward(bias + SCALE * raw, *self.limits)
         return bias + (raw if self.gate == "plain" else SCALE * torch.tanh(raw))
+
+
+def _layers(width: int, hidden: int) -> tuple[nn.Linear, nn.Linear]:
+    """A network's layers before anything is learned: all gates begin nearly open."""
+    inner, outer = nn.Linear(width, hidden), nn.Linear(hidden, 1, bias=False)
+    nn.init.uniform_(outer.weight, -0.1 / hidden**0.5, 0.1 / hidden**0.5)
+    return inner, outer
 
 
 def beside_others(units: Tensor, valid: Tensor, compared: int) -> Tensor:
@@ -198,8 +225,8 @@ class Probe(nn.Module):
                 limits,
                 compared,
                 FIRST if self.sums else OPEN,
+                members,
             )
-            for _ in range(members)
             for row in self.rows
         )
         edits = dict.fromkeys(row.edit for row in self.rows)
@@ -221,12 +248,8 @@ class Probe(nn.Module):
         """The sites whose states the probe needs."""
         return tuple(dict.fromkeys(site for row in self.rows for site in (row.edit, *row.reads)))
 
-    def gate(self, row: int, member: int = 0) -> GateNetwork:
-        return cast(GateNetwork, self.gates[member * len(self.rows) + row])
-
-    def gates_of(self, row: int) -> list[GateNetwork]:
-        """The networks of all members."""
-        return [self.gate(row, member) for member in range(self.members)]
+    def gate(self, row: int) -> GateNetwork:
+        return cast(GateNetwork, self.gates[row])
 
     def baseline(self, row: int) -> Tensor:
         """What replaces a state that a row drops: one vector for each edited site, (width,), or a table by
@@ -246,14 +269,13 @@ class Probe(nn.Module):
         """Standardise each network's inputs by mean and standard deviation over valid positions."""
         for i, row in enumerate(self.rows):
             seen = torch.cat([states[site][valid] for site in row.reads], dim=-1).float()  # (tokens, width)
-            for gate in self.gates_of(i):
-                gate.mean.copy_(seen.mean(0))
-                gate.scale.copy_(seen.std(0).clamp(min=1e-3))
+            self.gate(i).mean.copy_(seen.mean(0))
+            self.gate(i).scale.copy_(seen.std(0).clamp(min=1e-3))
 
     def logits(self, states: Mapping[int, Tensor], valid: Tensor, member: int = 0) -> Tensor:
         """A member's logits of all rows: (rows, examples, tokens); valid (examples, tokens) bool."""
         read = {site: states[site][None] for site in self.reads}
-        return self._logits([member], read, valid[None])[:, 0]
+        return self._logits(read, valid[None], slice(member, member + 1))[:, 0]
 
     def logits_by(self, states: Mapping[int, Tensor], valid: Tensor, who: Tensor) -> Tensor:
         """Logits as above, each example's by the member that `who` (examples,), on the CPU, says."""
@@ -262,34 +284,34 @@ class Probe(nn.Module):
         index, place = _by_group(who, self.members)
         there = moved(index, valid.device)  # (members, examples of one)
         read = {site: states[site][there] for site in self.reads}
-        found = self._logits(range(self.members), read, valid[there])
+        found = self._logits(read, valid[there], ALL)
         return found.flatten(1, 2)[:, moved(place, valid.device)]
 
-    def _logits(self, members: Sequence[int], states: Mapping[int, Tensor], valid: Tensor) -> Tensor:
+    def _logits(self, states: Mapping[int, Tensor], valid: Tensor, members: slice) -> Tensor:
         """Logits (rows, members, examples, tokens) of states (members, examples, tokens, width)."""
         dtype = self.gate(0).bias.dtype
         read = {site: states[site].to(dtype) for site in self.reads}
         if len({tuple(read[s].shape[-1] for s in row.reads) for row in self.rows}) == 1:
-            each = self._together(members, read, valid)
+            each = self._together(read, valid, members)
         else:
             each = torch.stack(
-                [torch.stack([self.gate(i, m)(*(read[s][k] for s in row.reads), valid=valid[k])
-                              for k, m in enumerate(members)])
+                [self.gate(i)(*(read[s] for s in row.reads), valid=valid, members=members)
                  for i, row in enumerate(self.rows)]
             )  # fmt: skip
         return summed(each, *self.limits) if self.sums else each
 
-    def _together(self, members: Sequence[int], states: Mapping[int, Tensor], valid: Tensor) -> Tensor:
+    def _together(self, states: Mapping[int, Tensor], valid: Tensor, members: slice) -> Tensor:
         """The same where all networks have one size: a few large products instead of many small ones."""
-        gates = [self.gate(i, m) for m in members for i in range(len(self.rows))]
+        gates = [self.gate(i) for i in range(len(self.rows))]
 
-        def stacked(tensors: Sequence[Tensor]) -> Tensor:
+        def stacked(pick: Callable[[GateNetwork], Tensor]) -> Tensor:
             """(members, rows, ...)"""
-            return torch.stack(list(tensors)).unflatten(0, (len(members), len(self.rows)))
+            return torch.stack([pick(gate)[members] for gate in gates], dim=1)
 
-        weight = _normed([g.hidden for g in gates]).unflatten(0, (len(members), len(self.rows)))
-        weight = weight / stacked([g.scale for g in gates])[:, :, None]  # (members, rows, hidden, width)
-        total = -(weight @ stacked([g.mean for g in gates])[..., None]).mT  # (members, rows, 1, hidden)
+        mean, scale = (torch.stack([getattr(g, name) for g in gates]) for name in ("mean", "scale"))
+        weight = normed(stacked(lambda g: g.hidden.size), stacked(lambda g: g.hidden.direction))
+        weight = weight / scale[:, None]  # (members, rows, hidden, width)
+        total = -(weight @ mean[..., None]).mT  # (members, rows, 1, hidden)
         widths = [states[site].shape[-1] for site in self.rows[0].reads]
         for k, part in enumerate(weight.split(widths, dim=3)):
             sites = [row.reads[k] for row in self.rows]
@@ -301,11 +323,11 @@ class Probe(nn.Module):
                 total = total + torch.stack([flat[site] for site in sites], dim=1) @ part.mT
         units = total.unflatten(2, valid.shape[1:])  # (members, rows, examples, tokens, hidden)
         units = beside_others(units, valid[:, None], gates[0].compared).flatten(2, 3)
-        units = torch.tanh(units + stacked([g.hidden.bias for g in gates])[:, :, None])
-        out = _normed([g.out for g in gates]).unflatten(0, (len(members), len(self.rows)))
+        units = torch.tanh(units + stacked(lambda g: g.hidden_bias)[:, :, None])
+        out = normed(stacked(lambda g: g.out.size), stacked(lambda g: g.out.direction))
         raw = (units @ out.mT)[..., 0]  # (members, rows, tokens of all)
-        found = gates[0].logit(stacked([g.bias for g in gates])[..., None], raw)
-        return found.unflatten(2, valid.shape[1:]).transpose(0, 1)
+        logits = gates[0].logit(stacked(lambda g: g.bias)[..., None], raw)
+        return logits.unflatten(2, valid.shape[1:]).transpose(0, 1)
 
     def log_keep(self, states: Mapping[int, Tensor], valid: Tensor) -> Tensor:
         """log P(kept) at every row: (rows, examples, tokens)."""
@@ -362,11 +384,28 @@ def inward(value: Tensor, low: float, high: float) -> Tensor:
     return _Inward.apply(value, low, high)
 
 
-def _normed(layers: Sequence[nn.Module]) -> Tensor:
-    """The weights of layers with weight normalisation, (layers, out, in): g v / |v| for each output."""
-    pairs = [layer.parametrizations["weight"] for layer in layers]  # type: ignore[index]
-    size, direction = (torch.stack([getattr(p, f"original{i}") for p in pairs]) for i in (0, 1))
-    return direction * (size / direction.norm(dim=-1, keepdim=True))
+OLDER = {
+    "hidden.parametrizations.weight.original0": "hidden.size",
+    "hidden.parametrizations.weight.original1": "hidden.direction",
+    "hidden.bias": "hidden_bias",
+    "out.parametrizations.weight.original0": "out.size",
+    "out.parametrizations.weight.original1": "out.direction",
+    "bias": "bias",
+}
+"""what a gate network's weights were called when there was one member"""
+
+
+def with_members(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a probe, those of older lenses as they are called and shaped now."""
+    if not any("parametrizations" in name for name in tensors):
+        return dict(tensors)
+    found = {}
+    for name, value in tensors.items():
+        start, _, what = name.partition(".")
+        row, _, what = what.partition(".")
+        changed = start == "gates" and what in OLDER
+        found[f"gates.{row}.{OLDER[what]}" if changed else name] = value[None] if changed else value
+    return found
 
 
 class FreeMasks(nn.Module):

@@ -38,8 +38,7 @@ def test_members_each_learn_and_settle_together(lens, tmp_path):
     assert all(d.ok for d in found.diagnostics)
     for a in found.explain(["17342", "90817"]):
         assert all((k > 0.5) == (token == "7") for token, k in zip(a.tokens, a.scores[1], strict=True))
-    one, other = ({n: p for n, p in g.named_parameters()} for g in found.probe.gates_of(1))
-    assert not any(torch.equal(one[name], other[name]) for name in one)
+    assert not any(torch.equal(p[0], p[1]) for p in found.probe.gate(1).parameters())
     found.save_pretrained(tmp_path)
     assert "- members: 2" in (tmp_path / "README.md").read_text()
     again = DiffMask.from_pretrained(tmp_path, found.subject)
@@ -257,7 +256,7 @@ def test_a_lens_that_ends_badly_goes_back_to_its_best_weights():
         assert training.best
         kept = sum(d.kept for d in objective.diagnose([0, 0]))
         for i in range(objective.groups):
-            torch.nn.init.zeros_(probe.gate(i).out.parametrizations.weight.original0)
+            torch.nn.init.zeros_(probe.gate(i).out.size)
             probe.gate(i).bias.data.fill_(-5.0)  # all gates shut, whatever they read
         events = _settled(training, objective)
     assert events[0].startswith("put back")

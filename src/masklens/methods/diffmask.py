@@ -29,7 +29,7 @@ from ..files import whole
 from ..forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
 from ..lagrangian import Diagnostic, Settings, Training
 from ..objectives import FrozenTexts, LensObjective, ReinforceObjective, TextObjective
-from ..probes import COMPARED, Over, Probe, Row, opened, rows_for
+from ..probes import COMPARED, Over, Probe, Row, opened, rows_for, with_members
 from ..subject import Subject
 from . import Request, register
 from .baselines import absent_state, mask_or_zero
@@ -219,7 +219,7 @@ class DiffMask:
         return {
             "over": self.over if isinstance(self.over, str) else [list(pair) for pair in self.over],
             "sites": list(self.sites),
-            "hidden": gate.hidden.out_features,
+            "hidden": gate.hidden.direction.shape[1],
             "gate": gate.gate,
             "shut": self.probe.limits[0],
             "compared": gate.compared,
@@ -240,7 +240,7 @@ class DiffMask:
         if not (folder / "lens.json").exists() or not (folder / "lens.safetensors").exists():
             raise LensError(f"{folder} does not hold a lens (lens.json and lens.safetensors)")
         about = json.loads((folder / "lens.json").read_text())
-        tensors = load_file(folder / "lens.safetensors", device=str(subject.device))
+        tensors = with_members(load_file(folder / "lens.safetensors", device=str(subject.device)))
         _same_model(tensors.pop("fingerprint"), subject.module, folder)
         over = about["over"] if isinstance(about["over"], str) else [tuple(pair) for pair in about["over"]]
         rows = rows_for(over, about["sites"])
