@@ -149,9 +149,33 @@ def test_verify_any_task(head):
     assert all(p.divergence > 0 and p.share_removed > 0.4 for p in half)
 
 
-def test_verify_checks_keep(made, true):
+def test_verify_finds_how_few_tokens_are_enough(made):
+    """In the order fast, plot, enjoyable, dull the logit is 0, 2, 2.5, 3.5, 0.5: the divergence from the whole
+    text 0.03 (a tie: another prediction), 0.22, 0.36, 0.69, 0."""
+    scores = {"fast": 4.0, "plot": 3.0, "enjoyable": 2.0, "dull": 1.0}
+    one = planted.attribution(made, "fast dull enjoyable plot", scores)
+    (proof,) = ml.verify(made, [one], margin=0.7)
+    assert proof.share_removed == 0.75 and proof.divergence == pytest.approx(0.219, abs=1e-3)
+    assert proof.prediction_kept and [one.tokens[i] for i in proof.removed] == ["dull", "enjoyable", "plot"]
+    (proof,) = ml.verify(made, [one], margin=0.5)  # one and two tokens are within it by luck: three are not
+    assert proof.share_removed == 0 and proof.divergence == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("head", ["qa", "pairs"])
+def test_verify_within_a_margin_keeps_the_prediction(head):
+    subject, texts = tiny.subject("bert", head), tiny.texts("bert", head)
+    found = ml.explain(subject, texts, "gradient")
+    tight, wide = ml.verify(subject, found, margin=1e-4), ml.verify(subject, found, margin=50.0)
+    assert all(p.prediction_kept and p.divergence <= 1e-4 for p in tight)
+    assert all(p.prediction_kept for p in wide)
+    assert sum(p.share_removed for p in wide) > sum(p.share_removed for p in tight)
+
+
+def test_verify_checks_what_it_is_given(made, true):
     with pytest.raises(MethodError, match="between 0 and 1"):
         ml.verify(made, true, keep=5)
+    with pytest.raises(MethodError, match="0 or more"):
+        ml.verify(made, true, margin=-1)
     assert ml.verify(made, []) == []
 
 

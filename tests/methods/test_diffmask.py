@@ -80,6 +80,9 @@ def test_verify_agrees_with_the_model_run_by_hand(lens):
     expected = lens.subject.task.divergence(reference, output)
     assert np.allclose([p.divergence for p in proofs], expected, atol=1e-5)
     assert all(p.prediction_kept for p in proofs) and np.mean([p.share_removed for p in proofs]) > 0.5
+    held = lens.verify(lens.explain(texts), margin=0.05)
+    assert all(p.prediction_kept and p.divergence <= 0.05 for p in held)
+    assert np.mean([p.share_removed for p in held]) > 0.5
 
 
 def test_the_model_is_left_as_it_was(lens, unchanged):

@@ -14,6 +14,9 @@ from ..subject import as_subject
 from .ranking import Ranking, rank
 from .views import Views
 
+LEVELS = 20
+"""shares of its tokens that are tried for a text, from none to all"""
+
 
 @dataclass(frozen=True)
 class Verification:
@@ -34,6 +37,7 @@ def verify(
     keep: float = 0.5,
     replace: Any = "mask",
     site: int | None = None,
+    margin: float | None = None,
 ) -> list[Verification]:
     """Remove the tokens that explanations call unneeded, and see what the model says without them.
 
@@ -47,21 +51,42 @@ def verify(
             out of the text), a vector that takes the place of their word embeddings, a Baseline, or a lens,
             which has learned its own.
         site: the site whose scores are used, by default the deepest.
+        margin: find out for each text how few of its tokens are enough, instead of `keep`: with this share of
+            them, most important first, and with every larger one that is tried, the prediction is the same
+            and the output moves by at most so many nats.
     """
     if not 0 <= keep <= 1:
         raise MethodError(f"keep is {keep}; it is a probability or a share, between 0 and 1")
+    if margin is not None and margin < 0:
+        raise MethodError(f"margin is {margin}; it is a divergence in nats, 0 or more")
     if not attributions:
         return []
     how = removal(replace, attributions[0].sites[-1] if site is None else site)
     views = Views(as_subject(subject), [a.text for a in attributions], how=how)
     ranking = rank(views, attributions, site)
-    kept = kept_tokens(ranking, np.array([is_keep_probability(a) for a in attributions])[:, None], keep)
+    if margin is None:
+        kept = kept_tokens(ranking, np.array([is_keep_probability(a) for a in attributions])[:, None], keep)
+    else:
+        kept = _enough(views, ranking, margin)
     found = views.read_steps(kept[:, None])
     removed = views.removable & ~kept
     shares = removed.sum(1) / np.maximum(1, views.counts)
     gone = [_numbers(views, i, removed[i], a) for i, a in enumerate(attributions)]
     rows = zip(found.divergence[:, 0], found.agrees[:, 0], shares, gone, strict=True)
     return [Verification(float(d), bool(same), float(share), numbers) for d, same, share, numbers in rows]
+
+
+def _enough(views: Views, ranking: Ranking, margin: float) -> np.ndarray:
+    """(texts, tokens) bool: the fewest of each text's tokens that are enough, and with them all larger shares.
+
+    The first share that happens to be within the margin would be luck as often as an explanation.
+    """
+    tried = np.stack([ranking.top(k / LEVELS) for k in range(LEVELS + 1)], axis=1)  # (texts, shares, tokens)
+    found = views.read_steps(tried)
+    enough = (found.divergence <= margin) & (found.agrees == 1)
+    enough[:, -1] = True  # the whole text, up to rounding
+    from_here = np.logical_and.accumulate(enough[:, ::-1], axis=1)[:, ::-1]
+    return tried[np.arange(len(tried)), from_here.argmax(1)]
 
 
 def _numbers(views: Views, i: int, removed: np.ndarray, attribution: Attribution) -> tuple[int, ...]:

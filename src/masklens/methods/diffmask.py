@@ -185,12 +185,17 @@ class DiffMask:
         return Baseline(self.probe.baseline(row), self.probe.rows[row].edit)
 
     def verify(
-        self, attributions: Sequence[Attribution], keep: float = 0.5, site: int | None = None
+        self,
+        attributions: Sequence[Attribution],
+        keep: float = 0.5,
+        site: int | None = None,
+        margin: float | None = None,
     ) -> list[Verification]:
-        """Drop what the lens calls unneeded, put its baseline there, and run the model again."""
+        """Drop what the lens calls unneeded, put its baseline there, and run the model again; options as in
+        `masklens.verify`."""
         from ..evaluation.verifying import verify
 
-        return verify(self.subject, attributions, keep, replace=self, site=site)
+        return verify(self.subject, attributions, keep, replace=self, site=site, margin=margin)
 
     def explain(self, texts: Text | Sequence[Text], **options: Any) -> list[Attribution]:
         """Keep probabilities of every token at every site of the lens; options as in `masklens.explain`."""
