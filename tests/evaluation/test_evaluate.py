@@ -150,8 +150,8 @@ def test_verify_any_task(head):
 
 
 def test_verify_finds_how_few_tokens_are_enough(made):
-    """In the order fast, plot, enjoyable, dull the logit is 0, 2, 2.5, 3.5, 0.5: the divergence from the whole
-    text 0.03 (a tie: another prediction), 0.22, 0.36, 0.69, 0."""
+    """In the order fast, plot, enjoyable, dull the logit is 0, 2, 2.5, 3.5, 0.5, the divergence from the
+    whole text 0.03 (a tie: another prediction), 0.22, 0.36, 0.69, 0."""
     scores = {"fast": 4.0, "plot": 3.0, "enjoyable": 2.0, "dull": 1.0}
     one = planted.attribution(made, "fast dull enjoyable plot", scores)
     (proof,) = ml.verify(made, [one], margin=0.7)

@@ -77,7 +77,7 @@ def verify(
 
 
 def _enough(views: Views, ranking: Ranking, margin: float) -> np.ndarray:
-    """(texts, tokens) bool: the fewest of each text's tokens that are enough, and with them all larger shares.
+    """(texts, tokens) bool: the fewest of each text's tokens that are enough, and so are all larger shares.
 
     The first share that happens to be within the margin would be luck as often as an explanation.
     """
