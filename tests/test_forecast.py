@@ -12,7 +12,7 @@ import tiny
 from masklens import forecast
 from masklens.cli import app
 from masklens.forecast import between, describe_texts, judge_texts
-from masklens.lagrangian import Training
+from masklens.lagrangian import Settings, Training
 from masklens.methods.defaults import Default
 from masklens.methods.diffmask import DiffMask
 
@@ -20,11 +20,11 @@ FIT = {"steps": 40, "lr": 1e-2, "batch_size": 32, "margin": 0.05, "hidden": 16, 
 
 
 def test_texts_and_passes_are_counted():
-    said = describe_texts(900, 50, 51, steps=2000, batch=128)
+    said = describe_texts(900, 50, 51, Settings(steps=2000, batch_size=128))
     assert "900 texts to train on, 50 to validate, 51 held out" in said
     assert "2,000 steps of 128 texts: 286 passes" in said  # 7 batches a pass
-    assert "20 steps of 10 texts: 20 passes" in describe_texts(10, 1, 1, steps=20, batch=128)
-    assert "0.05 passes" in describe_texts(12_800, 1, 1, steps=5, batch=128)
+    assert "20 steps of 10 texts: 20 passes" in describe_texts(10, 1, 1, Settings(steps=20))
+    assert "0.05 passes" in describe_texts(12_800, 1, 1, Settings(steps=5))
 
 
 def test_few_and_enough():

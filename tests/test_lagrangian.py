@@ -193,10 +193,15 @@ def test_same_seed_same_result_and_another_seed_another():
     assert not same(weights(one), weights(other))
 
 
-def test_each_member_has_a_batch_of_its_own():
-    one, three = objective(), objective(members=3)
-    assert len(three._rows(0)) == 3 * len(one._rows(0)) == 3 * QUICK.batch_size
-    assert len(objective(replace(QUICK, batch_size=60), members=3)._rows(0)) == 64  # all there are
+def test_members_take_turns_where_a_step_has_fewer_texts():
+    made = objective(replace(QUICK, batch_size=2, anchor=0.0), members=5)
+    seen = []
+    for step in range(30, 35):
+        made.module.zero_grad()
+        made.terms(step, 0, 1).log_keep.sum().backward()
+        gradient = sum(gate.bias.grad for gate in made.module.gates)
+        seen += gradient.nonzero()[:, 0].tolist()
+    assert seen == [0, 1, 2, 3, 0, 4, 1, 2, 3, 4]  # from step 30 on, two at a time
 
 
 def test_a_site_that_is_put_back_has_all_its_members_put_back():

@@ -21,14 +21,14 @@ SETTLING = 10
 """evaluations that settling a lens and judging it at the end cost at most"""
 
 
-def describe_texts(train: int, validation: int, held_out: int, steps: int, batch: int) -> str:
+def describe_texts(train: int, validation: int, held_out: int, settings: Settings) -> str:
     """How many texts there are, what each part is for, and how often training sees them."""
-    batch = min(batch, train)
-    passes = steps / (train // batch)
+    batch = min(settings.batch_size, train)
+    passes = settings.steps / (train // batch)
     shown = f"{passes:,.0f}" if passes >= 10 else f"{passes:.2g}"
     return (
         f"{train:,} texts to train on, {validation:,} to validate, {held_out:,} held out to judge the lens; "
-        f"{steps:,} steps of {batch} texts: {shown} passes over the training texts"
+        f"{settings.steps:,} steps of {batch} texts: {shown} passes over the training texts"
     )
 
 

@@ -222,7 +222,7 @@ class LensObjective:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Sampled gates and log P(kept), (examples, tokens), and on the CPU the row of the probe they are of,
         for this process's part of a step's texts. Noise is drawn for the whole step."""
-        who = torch.arange(len(rows)) % self.module.members
+        who = (torch.arange(len(rows)) + step * len(rows)) % self.module.members
         logits = self.module.logits_by(states, valid, who[mine])  # (rows, examples, tokens)
         if self.settings.warming(step):
             # log-odds of a share of its own for each example: random masks, to learn baselines with
@@ -313,7 +313,7 @@ class LensObjective:
 
     def _rows(self, step: int) -> list[int]:
         """The step's rows of the corpus, shuffled each epoch."""
-        size = min(self.settings.batch_size * self.module.members, len(self.train))
+        size = min(self.settings.batch_size, len(self.train))
         epoch, place = divmod(step, len(self.train) // size)
         if self._epoch[0] != epoch:
             self._epoch = (epoch, self._shuffled(epoch, size))

@@ -103,9 +103,9 @@ class DiffMask:
                 0 as in the paper.
             sums: whether over inputs what the sites say adds up to one gate; else each site has gates of its
                 own and they multiply, as in the paper.
-            members: how many gate networks each site has. They learn apart from each other, each from
-                `batch_size` texts a step, and their keep probabilities are averaged: lenses with other
-                seeds then say more nearly the same, and a fit costs so many times as much.
+            members: how many gate networks each site has; the paper has 1. They share the texts of a step
+                between them, learn apart from each other, and their keep probabilities are averaged: lenses
+                with other seeds then say more nearly the same.
             folder: where checkpoints go; with `resume` an interrupted fit goes on from there.
             keep_bytes: memory for frozen states; by default 2 GB, or a third of a GPU's free memory.
             start: a lens of the same model, form and sites to begin from, such as one with a smaller margin;
@@ -116,9 +116,7 @@ class DiffMask:
         begun = start is not None or not learn_baseline  # there is no baseline to learn first
         chosen = _settings({**settings, "warm_until": 0.0} if begun else settings, margin, seed)
         train_texts, validation_texts, held_texts = _split(texts, held_out, validation, seed)
-        members = members if start is None else start.probe.members
-        counts = (len(train_texts), len(validation_texts), len(held_texts))
-        _foretell(report, counts, chosen, chosen.batch_size * members)
+        _foretell(report, (len(train_texts), len(validation_texts), len(held_texts)), chosen)
         rows = rows_for(over, subject.check_sites(sites or subject.sites))
         reads = tuple(dict.fromkeys(site for row in rows for site in (row.edit, *row.reads)))
         memory = _keep_bytes(subject.device) if keep_bytes is None else keep_bytes
@@ -302,11 +300,11 @@ def _split(
 
 
 def _foretell(
-    report: Callable[[str], object] | None, counts: tuple[int, int, int], settings: Settings, batch: int
+    report: Callable[[str], object] | None, counts: tuple[int, int, int], settings: Settings
 ) -> None:
     """Say what there is to fit on; where nobody listens, warn if it is little."""
     if report:
-        report(describe_texts(*counts, settings.steps, batch))
+        report(describe_texts(*counts, settings))
         report(judge_texts(counts[0]))
     elif counts[0] < FEW_TEXTS:
         warnings.warn(judge_texts(counts[0]), stacklevel=3)
