@@ -13,7 +13,7 @@ import torch
 import sevens
 from masklens.errors import TrainingError
 from masklens.lagrangian import Multipliers, Settings, Terms, Training, kept_cost
-from masklens.objectives import NEAR, FrozenTexts, LensObjective, edited_run
+from masklens.objectives import FrozenTexts, LensObjective, edited_run
 from masklens.probes import Probe, rows_for
 from masklens.subject import Subject
 
@@ -330,36 +330,6 @@ def test_a_group_that_was_good_is_put_back_as_soon_as_it_is_far_over_its_margin(
     assert training._collapsed(0, 3.1 * settings.margin) and not training._collapsed(0, 2.9 * settings.margin)
     training.history = [{"step": 10, "rows": [{"ok": True, "kept": 1.0, "divergence": 0.0}] * 2}]
     assert not training._collapsed(0, 3.1 * settings.margin)
-
-
-def test_level_stays_within_the_margin_and_leaves_gates_that_are_sure():
-    """All gates of a site alike: shut, they would be over the margin whatever the aim."""
-    made = objective()
-    with torch.no_grad():
-        for gate, bias in zip(made.module.gates, (0.6, 3.0), strict=True):
-            gate.out.size.zero_()
-            gate.bias.fill_(bias)
-    made.level([10.0, 10.0])
-    assert [d.kept for d in made.diagnose([0, 0])] == [1, 1]
-    half = 0.2 * math.log(0.2)  # the logit of P(kept) = 1/2
-    assert made.module.gate(0).bias.item() == pytest.approx(half, abs=0.01)
-    assert made.module.gate(1).bias.item() == pytest.approx(3.0 - NEAR, abs=0.01)
-
-
-def test_level_brings_hard_masks_to_the_aim_from_both_sides():
-    """Logits that differ a little from token to token, with nothing dropped and with everything dropped."""
-    found = []
-    for bias in (0.6, -0.9):
-        made = objective(replace(QUICK, margin=5.0))
-        with torch.no_grad():
-            for gate in made.module.gates:
-                gate.out.size.fill_(0.02)
-                gate.bias.fill_(bias)
-        assert all(j.kept == (bias > 0) for j in made.judge([0, 1]))
-        made.level([0.3, 0.3])
-        found.append(made.judge([0, 1]))
-    assert found[0] == found[1]
-    assert all(0.1 < j.divergence <= 0.3 and 0.5 < j.kept < 1 for j in found[0])
 
 
 @pytest.mark.parametrize("members", [1, 3])

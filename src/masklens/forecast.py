@@ -17,8 +17,8 @@ FEW_TEXTS = 500
 TIMED_STEPS = 5
 DOUBT = 0.2
 """an estimate of time is at least so unsure, as a share of itself"""
-SETTLING = 20
-"""evaluations that levelling and settling a lens and judging it at the end cost at most"""
+SETTLING = 10
+"""evaluations that settling a lens and judging it at the end cost at most"""
 
 
 def describe_texts(train: int, validation: int, held_out: int, settings: Settings) -> str:

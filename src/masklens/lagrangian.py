@@ -32,9 +32,8 @@ The multipliers decide success, so they are designed rather than left to an opti
   dropping everything, has collapsed: it is put back to its last good weights with a larger multiplier, and
   the event is reported.
 
-After the last step gates in doubt are moved until every site uses what it aimed at (`LensObjective.level`),
-and the lens settles (`LensObjective.settle`): gates are opened until every site keeps its margin on
-validation data. Where the sparsest weights met on the way that kept all margins (`Training.best`)
+After the last step a lens settles (`LensObjective.settle`): gates are opened until every site keeps its
+margin on validation data. Where the sparsest weights met on the way that kept all margins (`Training.best`)
 need less of that, they are taken.
 """
 
@@ -106,8 +105,6 @@ class Settings:
     """exponent of P(kept) while sharpening; 1 is the plain expected L0"""
     penalty: str = "plain"
     """"plain" as above, or "log": the mean log P(kept) throughout, as in the published code"""
-    level: bool = True
-    """whether gates in doubt are moved at the end, so that a lens's hard masks use what training aimed at"""
     straight: bool = True
     """whether the model's gradients pass straight through a lens's sampled gates to P(kept); else only where
     a sample lies between 0 and 1, as published"""

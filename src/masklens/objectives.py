@@ -30,9 +30,6 @@ EMPTIED, USUAL = 16, 1024
 output is of"""
 CERTAINTY = 2.0
 """standard errors by which a settled lens keeps its margin"""
-NEAR, ALL_OPEN = 1.0, 60.0
-"""by how much the logits of gates in doubt are moved at most, and what opens any gate"""
-BISECTIONS = 9
 
 
 class FrozenTexts:
@@ -369,20 +366,6 @@ class LensObjective:
         return [Judged(*row) for row in means.tolist()]
 
     @torch.no_grad()
-    def level(self, aims: Sequence[float]) -> None:
-        """Shift the bias of each row's gates a little, so that its hard masks move the output of the
-        validation texts as far as training aimed at. Multipliers swing, and the last step may find them high.
-
-        At most by NEAR: gates in doubt change sides, those that are sure do not.
-        """
-
-        def enough(aim: float) -> Callable[[Judged], bool]:
-            return lambda judged: judged.divergence <= aim and self._within(judged)
-
-        for group, aim in enumerate(aims):
-            self._shift_until(group, -NEAR, NEAR, enough(aim))
-
-    @torch.no_grad()
     def settle(self) -> list[str]:
         """Open each row's gates by a shift of their bias until it keeps its margin on the validation texts
         with CERTAINTY standard errors to spare, so that it is likely to keep it on others too.
@@ -394,7 +377,7 @@ class LensObjective:
         for group, row in enumerate(self.module.rows):
             before = self.judge([group])[0]
             if not self._within(before):
-                shift = self._shift_until(group, 0.0, ALL_OPEN, self._within)
+                shift = self._smallest_shift(group)
                 after = self.judge([group])[0]
                 events.append(
                     f"site {row.site}: gates opened by {shift:.2f} "
@@ -405,15 +388,15 @@ class LensObjective:
     def _within(self, judged: Judged) -> bool:
         return judged.divergence + CERTAINTY * judged.error <= self.settings.margin
 
-    def _shift_until(self, group: int, low: float, high: float, enough: Callable[[Judged], bool]) -> float:
-        """Open a row's gates by the smallest shift of their bias that is enough, found by bisection; by
-        `high` if nothing less is."""
+    def _smallest_shift(self, group: int) -> float:
+        """By bisection; a shift of 60 opens any gate, and is taken if nothing less will do."""
         bias = self.module.gate(group).bias
-        start = bias.clone()
-        for _ in range(BISECTIONS):
+        start, low, high = bias.clone(), 0.0, 60.0
+        for _ in range(9):
             middle = (low + high) / 2
             bias.copy_(start + middle)
-            low, high = (low, middle) if enough(self.judge([group])[0]) else (middle, high)
+            within = self._within(self.judge([group])[0])
+            low, high = (low, middle) if within else (middle, high)
         bias.copy_(start + high)
         return high
 

@@ -152,8 +152,6 @@ class DiffMask:
             if report:
                 report(describe_time(training))
             training.run(show_progress)
-            if chosen.level:
-                objective.level(training.multipliers.aim.tolist())
             events = training.events + _settled(training, objective)
             diagnostics = objective.diagnose(training.multipliers.values.tolist(), held)
             events += [str(default) for default in defaults(probe, held)]
@@ -267,9 +265,7 @@ class DiffMask:
             subject,
             probe.eval().requires_grad_(False),
             over,
-            Settings(
-                **{"anchor": 0.0, "straight": False, "level": False, **about["settings"]}
-            ),  # older lenses
+            Settings(**{"anchor": 0.0, "straight": False, **about["settings"]}),  # older lenses
             [Diagnostic(**d) for d in about["diagnostics"]],
             about["events"],
         )

@@ -65,7 +65,6 @@ LENS: dict[str, Any] = {
     "multiplier_max": 200.0,
     "anchor": 0.0,
     "straight": False,
-    "level": False,
     "sharpen_from": 0.5,
     "power": 0.5,
     "hidden": 32,
