@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
+from torch.nn.utils.parametrizations import weight_norm
 
 from masklens.errors import TrainingError
 from masklens.gates import HardConcrete
 from masklens.probes import (
-    OLDER,
     GateNetwork,
     Probe,
     Row,
@@ -84,20 +84,23 @@ def test_an_example_teaches_the_member_that_masks_it(states):
         assert one == 0 and other != 0
 
 
-def test_older_weights_are_those_of_one_member(states):
+def test_older_weights_are_those_of_one_member():
     """Before there were members, torch's weight normalisation named the weights."""
-    probe = probe_over("inputs")
-    older = {}
-    for name, value in probe.state_dict().items():
-        start, _, what = name.partition(".")
-        row, _, what = what.partition(".")
-        was = {new: old for old, new in OLDER.items()}.get(what) if start == "gates" else None
-        older[f"gates.{row}.{was}" if was else name] = value[0] if was else value
-    assert "gates.2.out.parametrizations.weight.original1" in older and older["gates.2.bias"].dim() == 0
-    again = Probe(probe.rows, WIDTHS, True, hidden=8)
-    again.load_state_dict(with_members(older))
-    torch.testing.assert_close(again.logits(states, VALID), probe.logits(states, VALID))
-    assert with_members(probe.state_dict()).keys() == probe.state_dict().keys()
+    layers = {"hidden": torch.nn.Linear(6, 8), "out": torch.nn.Linear(8, 1, bias=False)}
+    for layer in map(weight_norm, layers.values()):
+        layer.parametrizations.weight.original0.data.mul_(3.0)
+    older = {f"{n}.{k}": v for n, layer in layers.items() for k, v in layer.state_dict().items()}
+    older |= {"bias": torch.tensor(1.5), "mean": torch.ones(6), "scale": torch.full((6,), 2.0)}
+    one = Probe(rows_for("states", [0]), {0: 6}, False, hidden=8)
+    one.load_state_dict(
+        with_members({"baselines.0": torch.zeros(6), **{f"gates.0.{k}": v for k, v in older.items()}})
+    )
+    gate = one.gate(0)
+    torch.testing.assert_close(gate.hidden.weight[0], layers["hidden"].weight)
+    torch.testing.assert_close(gate.out.weight[0], layers["out"].weight)
+    assert torch.equal(gate.hidden_bias[0], layers["hidden"].bias) and gate.bias.tolist() == [1.5]
+    assert gate.mean.tolist() == [1.0] * 6 and gate.scale.tolist() == [2.0] * 6
+    assert with_members(one.state_dict()).keys() == one.state_dict().keys()
 
 
 def test_there_is_at_least_one_member():

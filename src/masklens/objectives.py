@@ -222,12 +222,13 @@ class LensObjective:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Sampled gates and log P(kept), (examples, tokens), and on the CPU the row of the probe they are of,
         for this process's part of a step's texts. Noise is drawn for the whole step."""
-        who = (torch.arange(len(rows)) + step * len(rows)) % self.module.members
-        logits = self.module.logits_by(states, valid, who[mine])  # (rows, examples, tokens)
         if self.settings.warming(step):
             # log-odds of a share of its own for each example: random masks, to learn baselines with
             share = torch.rand(len(rows), 1, generator=generator)[mine]
-            logits = torch.zeros_like(logits) + moved(share.logit(eps=1e-2), logits.device)
+            logits = moved(share.logit(eps=1e-2), valid.device).expand(self.groups, *valid.shape)
+        else:
+            who = (torch.arange(len(rows)) + step * len(rows)) % self.module.members
+            logits = self.module.logits_by(states, valid, who[mine])  # (rows, examples, tokens)
         uniform = torch.rand(self.groups, len(rows), self.train.width(rows), generator=generator)
         chosen = self._choice(len(rows), generator)[mine]
         noise = moved(uniform[:, mine, : logits.shape[-1]], logits.device)
