@@ -88,6 +88,13 @@ class Settings:
     first_aim: float = 0.1
     """where rows vote, the share of the aim that the first one may use; it grows to 1 by equal factors: what
     is dropped early stays dropped, and later rows know better"""
+    late_aim: float = 0.2
+    """where the last row knows what the output points at, the share that the one before it may use"""
+    pointed_multiplier: float = 0.5
+    """the first value for such a row, which begins with nearly everything dropped"""
+    hold: float = 2.0
+    """how much it counts for such a row, beside the divergence, that the output points elsewhere: 0 where it
+    does not, near 1 where what it pointed at has become unlikely"""
     deeper: bool = True
     """where rows vote, whether half of the examples train the last one, and of the others the n-th n times as
     many as the first; else all alike"""
@@ -176,6 +183,10 @@ class Objective(Protocol):
         """Whether what a group drops stays dropped in all groups after it."""
 
     @property
+    def pointed(self) -> bool:
+        """Whether the last group knows what the output points at, and begins with nearly all else dropped."""
+
+    @property
     def module(self) -> nn.Module:
         """What is learned."""
 
@@ -217,12 +228,13 @@ class Multipliers:
     MEMORY = 0.95
     """how much of the share kept, as known so far, a step's examples leave as it is"""
 
-    def __init__(self, worst: Tensor, settings: Settings, votes: bool = False) -> None:
+    def __init__(self, worst: Tensor, settings: Settings, votes: bool = False, pointed: bool = False) -> None:
         self.settings = settings
-        growth = torch.linspace(1.0 if votes else 0.0, 0.0, len(worst)).to(worst)
-        self.aim = settings.aim * settings.first_aim**growth
+        self.aim = settings.aim * _shares(len(worst), settings, votes, pointed).to(worst)
         self.unit = worst.clamp(min=settings.margin) if settings.relative else torch.ones_like(worst)
         self.values = torch.full_like(worst, settings.multiplier)
+        if pointed:
+            self.values[-1] = settings.pointed_multiplier
         self.kept = torch.ones_like(worst)
 
     def penalty(self, divergence: Tensor, group: Tensor) -> Tensor:
@@ -247,6 +259,18 @@ class Multipliers:
             return self.values * (s.multiplier_lr * violation).exp()
         rate = s.multiplier_lr * (self.SHARPENING if sharpening else 1.0)
         return self.values + rate * (divergence - self.aim).clamp(max=self.MOST_MARGINS * s.margin)
+
+
+def _shares(groups: int, settings: Settings, votes: bool, pointed: bool) -> Tensor:
+    """The shares of the aim that groups may use: where they vote, from `first_aim` on by equal factors."""
+    if not votes:
+        return torch.ones(groups)
+    if pointed:
+        voting, last = groups - 1, settings.late_aim
+    else:
+        voting, last = groups, 1.0
+    left = torch.linspace(1.0, 0.0, voting) if voting > 1 else torch.zeros(voting)  # to the last of them
+    return torch.cat([settings.first_aim**left * last ** (1 - left), torch.ones(groups - voting)])
 
 
 class Training:
@@ -284,7 +308,7 @@ class Training:
         self.optimizer = _optimizer(self.parameters, self.baselines, settings)
         self.worst = objective.worst()
         self.multipliers = Multipliers(
-            torch.tensor(self.worst, device=self.device), settings, objective.votes
+            torch.tensor(self.worst, device=self.device), settings, objective.votes, objective.pointed
         )
         self.step = 0
         self.history: list[dict[str, Any]] = []

@@ -18,6 +18,7 @@ from .gates import HardConcrete
 from .lagrangian import Diagnostic, Settings, Terms
 from .probes import FreeMasks, Probe, mix, sample_keep
 from .subject import Run, Subject
+from .tasks import Pointing
 
 CHUNK = {"cpu": 64, "cuda": 512}
 """texts of one forward pass where no batch size is given"""
@@ -148,12 +149,13 @@ def masked_outputs(
 ) -> Iterator[Tensor]:
     """The output under the masks (rows, examples, tokens) of each of these rows of a probe.
 
-    Where rows edit one site, only texts whose mask differs from the row before are run again, and texts that
-    are kept whole are not run at all.
+    Where rows share a baseline, only texts whose mask differs from the row before are run again, and texts
+    that are kept whole are not run at all.
     """
-    for edit, alike in groupby(groups, key=lambda group: probe.rows[group].edit):
+    for _, alike in groupby(groups, key=probe.baseline_name):
         before, output = torch.ones_like(keeps[0]), run.output
         for group in alike:
+            edit = probe.rows[group].edit
             moved = ((keeps[group] != before) & batch.valid).any(1).nonzero()[:, 0]
             if len(moved):
                 part = batch if len(moved) == len(batch) else batch.take(moved.tolist())
@@ -179,11 +181,12 @@ class LensObjective:
 
     def __init__(self, probe: Probe, train: FrozenTexts, validation: FrozenTexts, settings: Settings) -> None:
         self.module, self.train, self.validation, self.settings = probe, train, validation, settings
-        self.groups, self.votes = len(probe.rows), probe.votes
+        self.groups, self.votes, self.pointed = len(probe.rows), probe.votes, probe.pointed
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
 
     def weights_of(self, group: int) -> list[Tensor]:
-        return list(self.module.gate(group).parameters())
+        own: list[Tensor] = list(self.module.gate(group).parameters())
+        return [*own, self.module.pointing] if self.pointed and group == self.groups - 1 else own
 
     def terms(self, step: int, rank: int, world: int) -> Terms:
         """Each example of the batch is masked at a row of its own, by one of the members, and a few are
@@ -226,6 +229,10 @@ class LensObjective:
             # log-odds of a share of its own for each example: random masks, to learn baselines with
             share = torch.rand(len(rows), 1, generator=generator)[mine]
             logits = moved(share.logit(eps=1e-2), valid.device).expand(self.groups, *valid.shape)
+            if self.pointed:  # its baseline is for what it begins with
+                with torch.no_grad():
+                    own = self.module.logits(states, valid)[-1:]
+                logits = torch.cat([logits[:-1], own])
         else:
             who = (torch.arange(len(rows)) + step * len(rows)) % self.module.members
             logits = self.module.logits_by(states, valid, who[mine])  # (rows, examples, tokens)
@@ -286,15 +293,32 @@ class LensObjective:
             here = [row.edit == edit for row in rows]
             index = torch.tensor(here)[chosen].nonzero()[:, 0]
             if len(index):
-                baseline = self.module.baseline(here.index(True))
+                last = moved(chosen[index] == self.groups - 1, keep.device)
+                baseline = self._baseline(here.index(True), last)
                 part = batch if len(index) == len(batch) else batch.take(index.tolist())
                 there = moved(index, keep.device)
                 output = edited_run(
                     subject, part, edit, states[edit][there], keep[there], baseline, check=False
                 )
-                parts.append(subject.task.divergence(reference[there], output))
+                parts.append(self._moved(reference[there], output, last))
                 order.append(index)
         return torch.cat(parts)[moved(torch.cat(order).argsort(), keep.device)]
+
+    def _baseline(self, row: int, last: Tensor) -> Tensor:
+        """That of a row and, for examples (examples,) whose row is the last one, of this one."""
+        baseline = self.module.baseline(row)
+        if not self.pointed:
+            return baseline
+        return torch.where(last[:, None, None], self.module.baseline(self.groups - 1), baseline)
+
+    def _moved(self, reference: Tensor, output: Tensor, last: Tensor) -> Tensor:
+        """The divergence (examples,); where the last row knows what the output points at, also how far this
+        is lost."""
+        task = self.train.subject.task
+        divergence = task.divergence(reference, output)
+        if not (self.pointed and isinstance(task, Pointing)):
+            return divergence
+        return divergence + torch.where(last, self.settings.hold * task.lost(reference, output), 0.0)
 
     def _divergence_at_once(
         self, batch: Batch, reference: Tensor, states: Mapping[int, Tensor], keep: Tensor, chosen: Tensor
@@ -427,7 +451,7 @@ class TextObjective:
         self.margin = margin
         self.reference, states = subject.states(batch, [site])
         self.state = states[site].detach()
-        self.groups, self.votes = len(batch), False
+        self.groups, self.votes, self.pointed = len(batch), False, False
         start = baseline.to(self.state).expand_as(self.state)[:, :1].float()
         self.module = FreeMasks(len(batch), batch.shape[1], start, learn_baseline).to(self.state.device)
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from .encoding import moved
 from .errors import TrainingError
 from .gates import HardConcrete
+from .tasks import POINTED
 
 OPEN = 5.0
 """the gates' first logit: kept with probability 0.995"""
@@ -36,6 +37,8 @@ FIRST = 3.0
 """what a row says at first, where rows add up"""
 COMPARED = 16
 """of a network's hidden units, how many see a token beside the others of its text"""
+POINTING = 12.0
+"""how much more at first speaks for a token that the output points at, where the last row knows"""
 LEAST = -10.0
 """the smallest outcome of a comparison"""
 ALL = slice(None)
@@ -195,6 +198,9 @@ class Probe(nn.Module):
             multiply, as published.
         members: how many networks each row has, which learn apart from each other; the probability that a
             token is kept is the mean of theirs.
+        pointed: whether the last row also reads which tokens the output points at, such as an answer. It then
+            begins with all others dropped, and has a baseline of its own: among many tokens what is dropped
+            has to be passed over, around a few it has to stand for a whole text.
     """
 
     def __init__(
@@ -210,11 +216,13 @@ class Probe(nn.Module):
         compared: int = COMPARED,
         sums: bool = True,
         members: int = 1,
+        pointed: bool = False,
     ) -> None:
         super().__init__()
         if members < 1:
             raise TrainingError(f"members={members}; give 1 or more")
         self.rows, self.votes, self.sums, self.members = tuple(rows), votes, votes and sums, members
+        self.pointed = pointed
         self.limits = (SHUT[votes] if shut is None else shut, opened(len(self.rows), self.multiplies))
         limits = (-math.inf, math.inf) if self.sums else self.limits
         self.gates = nn.ModuleList(
@@ -229,10 +237,16 @@ class Probe(nn.Module):
             )
             for row in self.rows
         )
+        if pointed:
+            self.pointing = nn.Parameter(torch.full((members,), POINTING / SCALE))
+            with torch.no_grad():
+                self.gate(len(self.rows) - 1).bias.sub_(POINTING)
         edits = dict.fromkeys(row.edit for row in self.rows)
+        named = {self.baseline_name(i): row.edit for i, row in enumerate(self.rows)}
         self.baselines = nn.ParameterDict(
-            {str(e): nn.Parameter(torch.zeros(widths[e]), requires_grad=learn_baseline) for e in edits}
-        )
+            {name: nn.Parameter(torch.zeros(widths[e]), requires_grad=learn_baseline)
+             for name, e in named.items()}
+        )  # fmt: skip
         self.places = nn.ParameterDict(
             {str(e): nn.Parameter(torch.zeros(places, widths[e]), requires_grad=learn_baseline)
              for e in edits if places and e > 0}
@@ -246,23 +260,29 @@ class Probe(nn.Module):
     @property
     def reads(self) -> tuple[int, ...]:
         """The sites whose states the probe needs."""
-        return tuple(dict.fromkeys(site for row in self.rows for site in (row.edit, *row.reads)))
+        sites = dict.fromkeys(site for row in self.rows for site in (row.edit, *row.reads))
+        return (*sites, POINTED) if self.pointed else tuple(sites)
 
     def gate(self, row: int) -> GateNetwork:
         return cast(GateNetwork, self.gates[row])
 
     def baseline(self, row: int) -> Tensor:
         """What replaces a state that a row drops: one vector for each edited site, (width,), or a table by
-        place (see `baseline_at`), whose first and last rows are the vector alone.
+        place (see `baseline_at`), whose first and last rows are the vector alone. A row that knows what the
+        output points at has one of its own.
 
         Rows that edit one site share it: a baseline of its own could imitate a token that always stays. For
         the same reason the first place, where [CLS] is, has no part of its own.
         """
-        site = str(self.rows[row].edit)
+        site = self.baseline_name(row)
         vector = self.baselines[site]
         if site not in self.places:
             return vector
         return vector + F.pad(self.places[site], (0, 0, 1, 1))
+
+    def baseline_name(self, row: int) -> str:
+        """Rows with the same name share a baseline."""
+        return "pointed" if self.pointed and row == len(self.rows) - 1 else str(self.rows[row].edit)
 
     @torch.no_grad()
     def fit_statistics(self, states: Mapping[int, Tensor], valid: Tensor) -> None:
@@ -298,6 +318,9 @@ class Probe(nn.Module):
                 [self.gate(i)(*(read[s] for s in row.reads), valid=valid, members=members)
                  for i, row in enumerate(self.rows)]
             )  # fmt: skip
+        if self.pointed:
+            more = SCALE * self.pointing[members, None, None] * read[POINTED][..., 0]
+            each = torch.cat([each[:-1], (each[-1] + more)[None]])
         return summed(each, *self.limits) if self.sums else each
 
     def _together(self, states: Mapping[int, Tensor], valid: Tensor, members: slice) -> Tensor:

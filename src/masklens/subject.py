@@ -20,7 +20,7 @@ from .attribution import Text
 from .encoding import Batch, TokenizerEncoder
 from .errors import ModelError, OutputError, SiteError, TextError
 from .tap import Point, Replacement, keeping_hooks, output_lengths, tap
-from .tasks import Task
+from .tasks import POINTED, Pointing, Task
 
 
 class Run(NamedTuple):
@@ -258,8 +258,16 @@ class Subject:
 
     @torch.no_grad()
     def states(self, batch: Batch, sites: Iterable[int] | None = None) -> Run:
-        """The unedited output and states at the sites (all by default), without gradients."""
-        return self.run(batch, record=self.sites if sites is None else self.check_sites(sites))
+        """The unedited output and states at the sites (all by default), without gradients.
+
+        With POINTED among the sites also which tokens the output points at, (examples, tokens, 1).
+        """
+        wanted = list(self.sites if sites is None else sites)
+        run = self.run(batch, record=self.check_sites(site for site in wanted if site != POINTED))
+        if POINTED in wanted and isinstance(self.task, Pointing):
+            pointed = self.task.pointed(run.output, batch)[..., None]
+            run.states[POINTED] = pointed.to(run.output.dtype)
+        return run
 
     @contextmanager
     def frozen(self) -> Iterator[None]:

@@ -18,6 +18,9 @@ from .attribution import Text
 from .encoding import Batch
 from .errors import TargetError
 
+POINTED = -1
+"""the number under which states have which tokens the output points at; no site of a model"""
+
 
 class Task(ABC):
     """Reads the output of a model."""
@@ -85,6 +88,18 @@ class Task(ABC):
         """Whether the decisions are the gold ones: (examples,) bool."""
         same = self.predict(output, batch) == torch.stack(list(gold))
         return same.reshape(len(batch), -1).all(1)
+
+
+class Pointing(Task):
+    """A task whose decision is some of the text's tokens, such as an answer."""
+
+    @abstractmethod
+    def pointed(self, output: Tensor, batch: Batch) -> Tensor:
+        """Which tokens the decision consists of: (examples, tokens) bool."""
+
+    @abstractmethod
+    def lost(self, reference: Tensor, output: Tensor) -> Tensor:
+        """How far what the reference points at is behind what the output points at, 0 to 1: (examples,)."""
 
 
 def per_text(wanted: Any, count: int) -> list[Any]:

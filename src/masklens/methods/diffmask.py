@@ -31,6 +31,7 @@ from ..lagrangian import Diagnostic, Settings, Training
 from ..objectives import FrozenTexts, LensObjective, ReinforceObjective, TextObjective
 from ..probes import COMPARED, Over, Probe, Row, opened, rows_for, with_members
 from ..subject import Subject
+from ..tasks import POINTED, Pointing
 from . import Request, register
 from .baselines import absent_state, mask_or_zero
 from .defaults import defaults
@@ -78,6 +79,7 @@ class DiffMask:
         compared: int = COMPARED,
         sums: bool = True,
         members: int = 1,
+        pointed: bool | None = None,
         folder: str | os.PathLike[str] | None = None,
         resume: bool = True,
         keep_bytes: int | None = None,
@@ -106,6 +108,9 @@ class DiffMask:
             members: how many gate networks each site has; the paper has 1. They share the texts of a step
                 between them, learn apart from each other, and their keep probabilities are averaged: lenses
                 with other seeds then say more nearly the same.
+            pointed: whether the deepest site over inputs also reads which tokens the output points at, such
+                as an answer, and begins with all others dropped; by default where there are such tokens. The
+                paper's does not.
             folder: where checkpoints go; with `resume` an interrupted fit goes on from there.
             keep_bytes: memory for frozen states; by default 2 GB, or a third of a GPU's free memory.
             start: a lens of the same model, form and sites to begin from, such as one with a smaller margin;
@@ -113,12 +118,17 @@ class DiffMask:
             report: is told beforehand how many texts there are, if they are enough, and how long it takes.
             settings: any field of `lagrangian.Settings`.
         """
-        begun = start is not None or not learn_baseline  # there is no baseline to learn first
-        chosen = _settings({**settings, "warm_until": 0.0} if begun else settings, margin, seed)
+        if start is not None or not learn_baseline:  # there is no baseline to learn first
+            settings["warm_until"] = 0.0
+        if start is not None:  # no row begins with nearly everything dropped
+            settings.setdefault("pointed_multiplier", settings.get("multiplier", Settings.multiplier))
+        chosen = _settings(settings, margin, seed)
         train_texts, validation_texts, held_texts = _split(texts, held_out, validation, seed)
         _foretell(report, (len(train_texts), len(validation_texts), len(held_texts)), chosen)
         rows = rows_for(over, subject.check_sites(sites or subject.sites))
+        knows = _pointed(pointed, over, rows, subject) if start is None else start.probe.pointed
         reads = tuple(dict.fromkeys(site for row in rows for site in (row.edit, *row.reads)))
+        reads = (*reads, POINTED) if knows else reads
         memory = _keep_bytes(subject.device) if keep_bytes is None else keep_bytes
         learned_on = subject.in_dtype(torch.bfloat16) if chosen.mixed_precision == "bf16" else subject
         train = FrozenTexts(learned_on, train_texts, reads, memory)
@@ -139,6 +149,7 @@ class DiffMask:
                     compared=compared,
                     sums=sums,
                     members=members,
+                    pointed=knows,
                 )
             probe.to(subject.device)
             _start(probe, subject, train)
@@ -228,6 +239,7 @@ class DiffMask:
             "compared": gate.compared,
             "sums": self.probe.sums,
             "members": self.probe.members,
+            "pointed": self.probe.pointed,
             "places": max((len(table) for table in self.probe.places.values()), default=0),
             "settings": asdict(self.settings),
             "diagnostics": [d._asdict() for d in self.diagnostics],
@@ -259,6 +271,7 @@ class DiffMask:
             compared=about.get("compared", 0),
             sums=about.get("sums", False),
             members=about.get("members", 1),
+            pointed=about.get("pointed", False),
         )
         probe.to(subject.device).load_state_dict(tensors)
         return cls(
@@ -321,11 +334,11 @@ def _start(probe: Probe, subject: Subject, train: FrozenTexts) -> None:
     probe.fit_statistics(states, batch.valid)
     mask = getattr(subject.tokenizer, "mask_token_id", None)
     with torch.no_grad():
-        for edit in dict.fromkeys(row.edit for row in probe.rows):
+        for name, edit in {probe.baseline_name(i): row.edit for i, row in enumerate(probe.rows)}.items():
             start = states[edit][batch.valid].mean(0)
             if edit == subject.sites[0] and mask is not None:
                 start = subject.points[edit].module(torch.tensor([[mask]], device=subject.device))[0, 0]
-            probe.baselines[str(edit)].copy_(start)
+            probe.baselines[name].copy_(start)
             if str(edit) in probe.places:
                 probe.places[str(edit)].copy_(
                     _place_means(states[edit], batch.valid, probe.places[str(edit)])
@@ -354,6 +367,18 @@ def _probe_of(lens: DiffMask, rows: Sequence[Row], learn_baseline: bool) -> Prob
 
 def _by_place(given: bool | None, over: Over, subject: Subject) -> bool:
     return (over == "states" and subject.tokenizer is not None) if given is None else given
+
+
+def _pointed(given: bool | None, over: Over, rows: Sequence[Row], subject: Subject) -> bool:
+    """Only the last site of a model has read all that its output is made of."""
+    there = over == "inputs" and rows[-1].site == subject.sites[-1] and isinstance(subject.task, Pointing)
+    if given and not there:
+        raise TrainingError(
+            "pointed=True is for masks over inputs up to the deepest site of a model whose output points at "
+            f"tokens, such as question answering; this is over {over}, up to site {rows[-1].site}, for "
+            f"{type(subject.task).__name__}"
+        )
+    return there if given is None else given
 
 
 @torch.no_grad()
@@ -416,7 +441,7 @@ def card(lens: DiffMask) -> str:
     settings = "\n".join(f"- {name}: {value}" for name, value in asdict(lens.settings).items())
     settings += f"\n- gate: {lens.probe.gate(0).gate}\n- by_place: {bool(lens.probe.places)}"
     settings += f"\n- compared: {lens.probe.gate(0).compared}\n- sums: {lens.probe.sums}"
-    settings += f"\n- members: {lens.probe.members}"
+    settings += f"\n- members: {lens.probe.members}\n- pointed: {lens.probe.pointed}"
     events = "\n".join(f"- {event}" for event in lens.events) or "- none"
     return f"""# A DiffMask lens
 
