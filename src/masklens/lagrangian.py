@@ -92,9 +92,9 @@ class Settings:
     """where the last row knows what the output points at, the share that the one before it may use"""
     pointed_multiplier: float = 0.5
     """the first value for such a row, which begins with nearly everything dropped"""
-    hold: float = 2.0
-    """how much it counts for such a row, beside the divergence, that the output points elsewhere: 0 where it
-    does not, near 1 where what it pointed at has become unlikely"""
+    hold: float = 8.0
+    """what such a row pays, beside the divergence and with the same multiplier, for outputs that point
+    elsewhere: nothing where they do not, all of it where what they pointed at has become unlikely"""
     deeper: bool = True
     """where rows vote, whether half of the examples train the last one, and of the others the n-th n times as
     many as the first; else all alike"""
@@ -157,6 +157,8 @@ class Terms(NamedTuple):
     """(examples,): which multiplier"""
     anchor: Tensor | float = 0.0
     """how far outputs are from the average where everything is dropped"""
+    lost: Tensor | float = 0.0
+    """(examples,): what is added to divergences in the loss, not to what the multipliers see"""
 
 
 class Diagnostic(NamedTuple):
@@ -348,7 +350,7 @@ class Training:
             p.requires_grad_(s.joint or s.warming(self.step))
         terms = self.objective.terms(self.step, self.rank, self.world)
         cost = kept_cost(terms, s, sharpening)
-        each = cost + self.multipliers.penalty(terms.divergence, terms.group)  # Eq. 3
+        each = cost + self.multipliers.penalty(terms.divergence + terms.lost, terms.group)  # Eq. 3
         loss = each.sum() * (self._weight(len(each)) / max(1, len(each)) if s.shared else 1.0)
         loss = loss + s.anchor * terms.anchor
         self._lost.logical_or_(~torch.isfinite(loss.detach()))

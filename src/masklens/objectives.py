@@ -208,11 +208,20 @@ class LensObjective:
             keep = keep.index_fill(0, emptied, 0.0)
             usual = self._usual.to(reference).expand(len(emptied), *reference.shape[1:])
             reference = reference.index_copy(0, emptied, usual)
-        divergence = self._divergence(batch, reference, states, keep, chosen)
+        output = self._outputs(batch, states, keep, chosen)
+        divergence = self.train.subject.task.divergence(reference, output)
         # The mean over processes is that over all emptied texts.
         anchor = divergence[emptied].sum() * world / max(1, int(every.sum()))
         group = moved(chosen, keep.device)[rest]
-        return Terms(log_keep[rest], batch.valid[rest], divergence[rest], group, anchor)
+        lost = self._lost(reference, output, chosen)[rest] if self.pointed else 0.0
+        return Terms(log_keep[rest], batch.valid[rest], divergence[rest], group, anchor, lost)
+
+    def _lost(self, reference: Tensor, output: Tensor, chosen: Tensor) -> Tensor:
+        """What the last row pays where an output points elsewhere than before: (examples,)."""
+        task = self.train.subject.task
+        assert isinstance(task, Pointing)
+        last = moved(chosen == self.groups - 1, output.device)
+        return torch.where(last, self.settings.hold * task.lost(reference, output), 0.0)
 
     def _masks(
         self,
@@ -275,11 +284,9 @@ class LensObjective:
             return torch.multinomial(weights, count, replacement=True, generator=generator)
         return torch.randperm(count, generator=generator) % self.groups
 
-    def _divergence(
-        self, batch: Batch, reference: Tensor, states: Mapping[int, Tensor], keep: Tensor, chosen: Tensor
-    ) -> Tensor:
-        """(examples,): each example edited as its row, `chosen` on the CPU, says; examples edited at one site
-        run together.
+    def _outputs(self, batch: Batch, states: Mapping[int, Tensor], keep: Tensor, chosen: Tensor) -> Tensor:
+        """Each example edited as its row, `chosen` on the CPU, says; examples edited at one site run
+        together.
 
         Where no block can be skipped below an edit, one run with all edits is less work than one a site; on
         a GPU it is sooner done, since many small runs leave it idle.
@@ -287,41 +294,31 @@ class LensObjective:
         subject, rows = self.train.subject, self.module.rows
         edits = dict.fromkeys(row.edit for row in rows)
         if len(edits) > 1 and (not subject.blocks or keep.device.type == "cuda"):
-            return self._divergence_at_once(batch, reference, states, keep, chosen)
+            return self._outputs_at_once(batch, states, keep, chosen)
         parts, order = [], []
         for edit in edits:
             here = [row.edit == edit for row in rows]
             index = torch.tensor(here)[chosen].nonzero()[:, 0]
             if len(index):
-                last = moved(chosen[index] == self.groups - 1, keep.device)
-                baseline = self._baseline(here.index(True), last)
+                baseline = self._baseline(here.index(True), chosen[index])
                 part = batch if len(index) == len(batch) else batch.take(index.tolist())
                 there = moved(index, keep.device)
-                output = edited_run(
-                    subject, part, edit, states[edit][there], keep[there], baseline, check=False
+                parts.append(
+                    edited_run(subject, part, edit, states[edit][there], keep[there], baseline, check=False)
                 )
-                parts.append(self._moved(reference[there], output, last))
                 order.append(index)
         return torch.cat(parts)[moved(torch.cat(order).argsort(), keep.device)]
 
-    def _baseline(self, row: int, last: Tensor) -> Tensor:
-        """That of a row and, for examples (examples,) whose row is the last one, of this one."""
+    def _baseline(self, row: int, chosen: Tensor) -> Tensor:
+        """That of a row and, for examples whose row, `chosen` on the CPU, has one of its own, of this one."""
         baseline = self.module.baseline(row)
         if not self.pointed:
             return baseline
+        last = moved(chosen == self.groups - 1, baseline.device)
         return torch.where(last[:, None, None], self.module.baseline(self.groups - 1), baseline)
 
-    def _moved(self, reference: Tensor, output: Tensor, last: Tensor) -> Tensor:
-        """The divergence (examples,); where the last row knows what the output points at, also how far this
-        is lost."""
-        task = self.train.subject.task
-        divergence = task.divergence(reference, output)
-        if not (self.pointed and isinstance(task, Pointing)):
-            return divergence
-        return divergence + torch.where(last, self.settings.hold * task.lost(reference, output), 0.0)
-
-    def _divergence_at_once(
-        self, batch: Batch, reference: Tensor, states: Mapping[int, Tensor], keep: Tensor, chosen: Tensor
+    def _outputs_at_once(
+        self, batch: Batch, states: Mapping[int, Tensor], keep: Tensor, chosen: Tensor
     ) -> Tensor:
         subject, rows = self.train.subject, self.module.rows
         everywhere = torch.where(batch.valid, keep, 1.0)
@@ -333,8 +330,7 @@ class LensObjective:
             return lambda state: torch.where((edited_at == site)[:, None, None], edited, state)
 
         edits = {site: edit_at(site) for site in dict.fromkeys(row.edit for row in rows)}
-        output = subject.run(batch, replace=edits, check=False).output
-        return subject.task.divergence(reference, output)
+        return subject.run(batch, replace=edits, check=False).output
 
     def _rows(self, step: int) -> list[int]:
         """The step's rows of the corpus, shuffled each epoch."""

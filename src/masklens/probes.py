@@ -38,7 +38,7 @@ FIRST = 3.0
 COMPARED = 16
 """of a network's hidden units, how many see a token beside the others of its text"""
 POINTING = 12.0
-"""how much more at first speaks for a token that the output points at, where the last row knows"""
+"""how much more at first speaks for a token of an answer, where the last row knows it"""
 LEAST = -10.0
 """the smallest outcome of a comparison"""
 ALL = slice(None)
@@ -198,9 +198,9 @@ class Probe(nn.Module):
             multiply, as published.
         members: how many networks each row has, which learn apart from each other; the probability that a
             token is kept is the mean of theirs.
-        pointed: whether the last row also reads which tokens the output points at, such as an answer. It then
-            begins with all others dropped, and has a baseline of its own: among many tokens what is dropped
-            has to be passed over, around a few it has to stand for a whole text.
+        pointed: whether the last row also reads what the output points at, such as an answer, and what asks
+            for it. It then begins with all else dropped, and has a baseline of its own: among many tokens
+            what is dropped has to be passed over, around a few it has to stand for a whole text.
     """
 
     def __init__(
@@ -238,7 +238,8 @@ class Probe(nn.Module):
             for row in self.rows
         )
         if pointed:
-            self.pointing = nn.Parameter(torch.full((members,), POINTING / SCALE))
+            # what the output points at, and what asks for it, of which nothing is said at first
+            self.pointing = nn.Parameter(torch.tensor([[POINTING / SCALE, 0.0]]).repeat(members, 1))
             with torch.no_grad():
                 self.gate(len(self.rows) - 1).bias.sub_(POINTING)
         edits = dict.fromkeys(row.edit for row in self.rows)
@@ -319,8 +320,11 @@ class Probe(nn.Module):
                  for i, row in enumerate(self.rows)]
             )  # fmt: skip
         if self.pointed:
-            more = SCALE * self.pointing[members, None, None] * read[POINTED][..., 0]
-            each = torch.cat([each[:-1], (each[-1] + more)[None]])
+            more = read[POINTED] @ self.pointing[members, None, :, None]  # (members, examples, tokens, 1)
+            # What the last row wants is no reason for the others: they do not know what it knows.
+            before = F.logsigmoid(each[:-1]).sum(0).detach()
+            last = self.limits[1] + before + F.logsigmoid(each[-1] + SCALE * more[..., 0])
+            return torch.cat([summed(each[:-1], *self.limits), inward(last, *self.limits)[None]])
         return summed(each, *self.limits) if self.sums else each
 
     def _together(self, states: Mapping[int, Tensor], valid: Tensor, members: slice) -> Tensor:

@@ -260,13 +260,12 @@ class Subject:
     def states(self, batch: Batch, sites: Iterable[int] | None = None) -> Run:
         """The unedited output and states at the sites (all by default), without gradients.
 
-        With POINTED among the sites also which tokens the output points at, (examples, tokens, 1).
+        With POINTED among the sites also what the output points at, (examples, tokens, 2).
         """
         wanted = list(self.sites if sites is None else sites)
         run = self.run(batch, record=self.check_sites(site for site in wanted if site != POINTED))
         if POINTED in wanted and isinstance(self.task, Pointing):
-            pointed = self.task.pointed(run.output, batch)[..., None]
-            run.states[POINTED] = pointed.to(run.output.dtype)
+            run.states[POINTED] = self.task.pointed(run.output, batch).to(run.output.dtype)
         return run
 
     @contextmanager

@@ -19,7 +19,7 @@ from .encoding import Batch
 from .errors import TargetError
 
 POINTED = -1
-"""the number under which states have which tokens the output points at; no site of a model"""
+"""the number under which states tell what the output is about, token by token; no site of a model"""
 
 
 class Task(ABC):
@@ -95,7 +95,7 @@ class Pointing(Task):
 
     @abstractmethod
     def pointed(self, output: Tensor, batch: Batch) -> Tensor:
-        """Which tokens the decision consists of: (examples, tokens) bool."""
+        """Which tokens the decision consists of, and which ask for it: (examples, tokens, 2) bool."""
 
     @abstractmethod
     def lost(self, reference: Tensor, output: Tensor) -> Tensor:

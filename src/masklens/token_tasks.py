@@ -95,8 +95,10 @@ class QuestionAnswering(Pointing):
         return output.gather(2, target[:, :, None]).sum((1, 2))
 
     def pointed(self, output: Tensor, batch: Batch) -> Tensor:
+        """The answer's tokens, and those of the question."""
         span, place = self.predict(output, batch), torch.arange(batch.shape[1], device=output.device)
-        return (place >= span[:, :1]) & (place <= span[:, 1:])
+        answer = (place >= span[:, :1]) & (place <= span[:, 1:])
+        return torch.stack([answer, batch.valid & ~in_context(batch)], -1)
 
     def lost(self, reference: Tensor, output: Tensor) -> Tensor:
         """1 - P(the reference's best start and end) / P(the output's)."""

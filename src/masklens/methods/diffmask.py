@@ -79,7 +79,7 @@ class DiffMask:
         compared: int = COMPARED,
         sums: bool = True,
         members: int = 1,
-        pointed: bool | None = None,
+        pointed: bool = False,
         folder: str | os.PathLike[str] | None = None,
         resume: bool = True,
         keep_bytes: int | None = None,
@@ -108,9 +108,9 @@ class DiffMask:
             members: how many gate networks each site has; the paper has 1. They share the texts of a step
                 between them, learn apart from each other, and their keep probabilities are averaged: lenses
                 with other seeds then say more nearly the same.
-            pointed: whether the deepest site over inputs also reads which tokens the output points at, such
-                as an answer, and begins with all others dropped; by default where there are such tokens. The
-                paper's does not.
+            pointed: for answers to questions, over inputs: the deepest site also reads which tokens are the
+                model's answer and which the question, and begins with all others dropped. For margins that
+                leave room to drop nearly all of a text; the paper has no such thing.
             folder: where checkpoints go; with `resume` an interrupted fit goes on from there.
             keep_bytes: memory for frozen states; by default 2 GB, or a third of a GPU's free memory.
             start: a lens of the same model, form and sites to begin from, such as one with a smaller margin;
@@ -126,7 +126,7 @@ class DiffMask:
         train_texts, validation_texts, held_texts = _split(texts, held_out, validation, seed)
         _foretell(report, (len(train_texts), len(validation_texts), len(held_texts)), chosen)
         rows = rows_for(over, subject.check_sites(sites or subject.sites))
-        knows = _pointed(pointed, over, rows, subject) if start is None else start.probe.pointed
+        knows = _check_pointed(pointed, over, sums, rows, subject) if start is None else start.probe.pointed
         reads = tuple(dict.fromkeys(site for row in rows for site in (row.edit, *row.reads)))
         reads = (*reads, POINTED) if knows else reads
         memory = _keep_bytes(subject.device) if keep_bytes is None else keep_bytes
@@ -369,16 +369,16 @@ def _by_place(given: bool | None, over: Over, subject: Subject) -> bool:
     return (over == "states" and subject.tokenizer is not None) if given is None else given
 
 
-def _pointed(given: bool | None, over: Over, rows: Sequence[Row], subject: Subject) -> bool:
+def _check_pointed(given: bool, over: Over, sums: bool, rows: Sequence[Row], subject: Subject) -> bool:
     """Only the last site of a model has read all that its output is made of."""
-    there = over == "inputs" and rows[-1].site == subject.sites[-1] and isinstance(subject.task, Pointing)
-    if given and not there:
+    deepest = rows[-1].site == subject.sites[-1]
+    if given and not (over == "inputs" and sums and deepest and isinstance(subject.task, Pointing)):
         raise TrainingError(
-            "pointed=True is for masks over inputs up to the deepest site of a model whose output points at "
-            f"tokens, such as question answering; this is over {over}, up to site {rows[-1].site}, for "
-            f"{type(subject.task).__name__}"
+            "pointed=True is for question answering, over inputs, with sums=True and the deepest site, "
+            f"{subject.sites[-1]}; this is {type(subject.task).__name__}, over {over}, with sums={sums} and "
+            f"sites up to {rows[-1].site}"
         )
-    return there if given is None else given
+    return given
 
 
 @torch.no_grad()

@@ -41,6 +41,15 @@ STEPS = {"inputs": (3500, 1500), "states": (1000, 500)}
 """of the lens with the smallest margin, and of those that begin from the one with the next smaller margin"""
 MULTIPLIER = {"inputs": (10.0, 5.0), "states": (3.0, 1.5)}
 """first values, likewise"""
+FIT_POINTED: dict[str, Any] = {
+    "pointed": True,
+    "steps": 2200,
+    "baseline_lr": 3e-3,
+    "slack": 0.15,
+    "multiplier": 10.0,
+}
+"""the lens over inputs with the paper's margin, which leaves room to drop nearly everything: its deepest site
+begins from the answers"""
 PARTS = ("lens", "sites", "kept", "groups", "speech", "figures")
 
 
@@ -120,12 +129,14 @@ class QuestionStudy(Study):
         return self.load_or_fit(self.subject, name, folder, lambda place: self._fit(over, margin, place))
 
     def _fit(self, over: str, margin: float, folder: Path) -> None:
-        """Begin from the lens with the next smaller margin: gates close one after the other."""
-        place = MARGINS.index(margin)
-        before = self.lens(over, MARGINS[place - 1]) if place else None
+        """Begin from the lens with the next smaller margin: gates close one after the other. That over inputs
+        with the largest one begins from the answers instead."""
+        place, pointed = MARGINS.index(margin), over == "inputs" and margin == MARGIN
+        before = self.lens(over, MARGINS[place - 1]) if place and not pointed else None
         later = int(before is not None)
         how = {**FIT, "mixed_precision": self.precision, "warmup": 20 if later else 100}
         how |= {"steps": STEPS[over][later], "multiplier": MULTIPLIER[over][later]}
+        how |= FIT_POINTED if pointed else {}
         how |= {} if self.steps is None else {"steps": self.steps, "evaluate_every": self.steps}
         how |= {} if self.limit is None else {"batch_size": self.limit}
         judged = JUDGED if self.limit is None else self.limit // 2
