@@ -1,14 +1,17 @@
 """Lenses whose deepest site reads what the output points at: the answer to a question."""
 
+import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import tiny
 from masklens import DiffMask, Subject
+from masklens.cli import app
 from masklens.errors import TrainingError
 from masklens.lagrangian import Multipliers, Settings
 from masklens.objectives import FrozenTexts, LensObjective, edited_run, masked_outputs
@@ -183,19 +186,35 @@ def test_only_where_it_makes_sense(subject, options):
         DiffMask.fit(subject, PAIRS, "states", pointed=True)
 
 
+def test_on_the_command_line(subject, tmp_path):
+    subject.module.save_pretrained(tmp_path / "model")
+    subject.tokenizer.save_pretrained(tmp_path / "model")
+    rows = [json.dumps({"question": q, "context": c}) for q, c in PAIRS * 4]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    given = ["--model", tmp_path / "model", "--data", tmp_path / "rows.jsonl", "--out", tmp_path / "lens"]
+    given += ["--column", "question", "--column", "context", "--margin", 1.0, "--steps", 2]
+    done = CliRunner().invoke(app, ["fit", *map(str, given), "--pointed", "--json"])
+    assert done.exit_code == 0, done.output
+    about = json.loads((tmp_path / "lens" / "lens.json").read_text())
+    assert about["pointed"] and about["settings"]["slack"] == 0.15
+    given[given.index("--out") + 1] = tmp_path / "other"
+    done = CliRunner().invoke(app, ["fit", *map(str, given), "--pointed", "--over", "states"])
+    assert done.exit_code == 2 and "pointed=True is for question answering, over inputs" in done.output
+
+
 @pytest.mark.slow
 def test_an_answer_alone_is_nearly_enough(model_folder):
-    """minilm-squad: most answers stay the same with nearly everything dropped, far more than without."""
+    """minilm-squad: with a baseline learned for it most answers stay with nearly all else dropped."""
     model = Subject.from_pretrained(model_folder("minilm-squad"), truncate=True)
     data = Path(__file__).parents[2] / "shared" / "data"
     if not (data / "squad").exists():
         pytest.skip("no folder of data beside the project")
     every = shuffled(read_questions(data, "train"), 0)
-    short = [q.pair for q in every if len(" ".join(q.pair).split()) < 70][:600]
-    how = {"steps": 50, "batch_size": 16, "lr": 2e-3, "baseline_lr": 3e-3, "warmup": 5, "evaluate_every": 50}
-    made = {
-        pointed: DiffMask.fit(model, short, "inputs", 2.0, held_out=0.2, pointed=pointed, **how).diagnostics
-        for pointed in (True, False)
-    }
-    assert made[True][-1].kept < 0.08 and made[True][-1].agreement > 0.85
-    assert not (made[False][-1].kept < 0.3 and made[False][-1].agreement > 0.7)
+    short = [q.pair for q in every if len(" ".join(q.pair).split()) < 60][:300]
+    how = {"batch_size": 16, "warmup": 5, "warm_until": 1.0, "sites": [0, model.sites[-1]], "pointed": True}
+    spans = []
+    for steps in (1, 30):  # baselines alone are learned; the margin is wide enough to leave gates as they are
+        found = DiffMask.fit(model, short, "inputs", 9.0, held_out=0.3, steps=steps, **how).diagnostics[-1]
+        assert found.kept < 0.1
+        spans.append(found.agreement)
+    assert spans[1] > 0.8 and spans[1] > spans[0] + 0.1

@@ -41,13 +41,7 @@ STEPS = {"inputs": (3500, 1500), "states": (1000, 500)}
 """of the lens with the smallest margin, and of those that begin from the one with the next smaller margin"""
 MULTIPLIER = {"inputs": (10.0, 5.0), "states": (3.0, 1.5)}
 """first values, likewise"""
-FIT_POINTED: dict[str, Any] = {
-    "pointed": True,
-    "steps": 2200,
-    "baseline_lr": 3e-3,
-    "slack": 0.15,
-    "multiplier": 10.0,
-}
+FIT_POINTED: dict[str, Any] = {"pointed": True, "steps": 2200, "multiplier": 10.0}
 """the lens over inputs with the paper's margin, which leaves room to drop nearly everything: its deepest site
 begins from the answers"""
 PARTS = ("lens", "sites", "kept", "groups", "speech", "figures")
