@@ -28,6 +28,9 @@ The multipliers decide success, so they are designed rather than left to an opti
   `multiplier`, `sharpen_from` well after `warm_until`): until sharpening begins multipliers may fall to 0,
   so that gates that are all open begin to close. Then the penalty becomes P(kept)^`power`, whose gradient
   does not die on gates that are nearly shut, and the multipliers get their floor.
+- **From the answer.** What a model points at, such as an answer, is known exactly at the end only, and gates
+  that close one after the other lose it. A last row that is told (`pointed`) begins with all else dropped and
+  a small multiplier, and opens what brings it under its margin; changed answers are paid for as well.
 - **Recovery.** A group that was good and is now far over its margin, or that stays near the divergence of
   dropping everything, has collapsed: it is put back to its last good weights with a larger multiplier, and
   the event is reported.
@@ -292,11 +295,14 @@ class Training:
             raise TrainingError(f"penalty={settings.penalty!r}; use 'plain' or 'log'")
         if settings.mixed_precision not in ("no", "bf16"):
             raise TrainingError(f"mixed_precision={settings.mixed_precision!r}; use 'no' or 'bf16'")
-        if not (0 < settings.first_aim <= 1 and 0 <= settings.slack < 1):
+        shares = settings.first_aim, settings.late_aim
+        if not (all(0 < share <= 1 for share in shares) and 0 <= settings.slack < 1):
             raise TrainingError(
-                f"first_aim={settings.first_aim}, slack={settings.slack} are shares of the margin: give a "
-                f"first_aim above 0 and at most 1, a slack of at least 0 and below 1"
+                f"first_aim={settings.first_aim}, late_aim={settings.late_aim}, slack={settings.slack} are "
+                f"shares of the margin: give aims above 0 and at most 1, a slack of at least 0 and below 1"
             )
+        if settings.hold < 0:
+            raise TrainingError(f"hold={settings.hold}; give 0 or more")
         self.objective, self.settings = objective, settings
         self.file = None if folder is None else Path(folder) / "checkpoint.safetensors"
         self.device = next(objective.module.parameters()).device

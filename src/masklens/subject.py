@@ -263,9 +263,10 @@ class Subject:
         With POINTED among the sites also what the output points at, (examples, tokens, 2).
         """
         wanted = list(self.sites if sites is None else sites)
+        if not (POINTED in wanted and isinstance(self.task, Pointing)):
+            return self.run(batch, record=self.check_sites(wanted))
         run = self.run(batch, record=self.check_sites(site for site in wanted if site != POINTED))
-        if POINTED in wanted and isinstance(self.task, Pointing):
-            run.states[POINTED] = self.task.pointed(run.output, batch).to(run.output.dtype)
+        run.states[POINTED] = self.task.pointed(run.output, batch).to(run.output.dtype)
         return run
 
     @contextmanager

@@ -18,7 +18,7 @@ from .attribution import Text
 from .encoding import Batch
 from .errors import TargetError
 
-POINTED = -1
+POINTED = -100
 """the number under which states tell what the output is about, token by token; no site of a model"""
 
 
