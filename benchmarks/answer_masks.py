@@ -29,10 +29,9 @@ from masklens.token_tasks import in_context
 LONGEST, WORDS, ROUNDS = 384, 150, 8
 
 
-def answer_of(subject: Subject, batch: Batch, output: Tensor) -> Tensor:
-    """Which tokens the model's answer has: (examples, tokens) bool."""
-    span, place = subject.task.predict(output, batch), torch.arange(batch.shape[1], device=output.device)
-    return (place >= span[:, :1]) & (place <= span[:, 1:])
+def logits_of(gate: GateNetwork, batch: Batch, run: Run) -> Tensor:
+    """(examples, tokens), of a network with one member."""
+    return gate(*(state[None] for state in run.states.values()), valid=batch.valid[None])[0]
 
 
 def taught(lessons: Sequence[tuple[Batch, Run, Tensor]], compared: int) -> GateNetwork:
@@ -47,7 +46,7 @@ def taught(lessons: Sequence[tuple[Batch, Run, Tensor]], compared: int) -> GateN
     for _ in range(ROUNDS):
         for i in torch.randperm(len(lessons)).tolist():
             batch, run, answer = lessons[i]
-            logits = gate(*run.states.values(), valid=batch.valid)[batch.valid]
+            logits = logits_of(gate, batch, run)[batch.valid]
             loss = F.binary_cross_entropy_with_logits(logits, answer[batch.valid].float())
             optimizer.zero_grad()
             loss.backward()
@@ -63,7 +62,7 @@ def masks_of(batch: Batch, run: Run, answer: Tensor, gates: Mapping[str, GateNet
         "its first and last token": answer & ~(answer.roll(1, 1) & answer.roll(-1, 1)),
         "question and answer": question | answer,
     } | {
-        f"what the gate that {sees} finds": (gate(*run.states.values(), valid=batch.valid) > 0) & batch.valid
+        f"what the gate that {sees} finds": (logits_of(gate, batch, run) > 0) & batch.valid
         for sees, gate in gates.items()
     }
 
@@ -71,7 +70,8 @@ def masks_of(batch: Batch, run: Run, answer: Tensor, gates: Mapping[str, GateNet
 def judge(lens: DiffMask, batch: Batch, run: Run, answer: Tensor, keep: Tensor) -> Tensor:
     """Sums over the batch: share kept, divergence, spans kept, share of the answers' tokens kept."""
     subject, site = lens.subject, lens.sites[0]
-    output = edited_run(subject, batch, site, run.states[site], keep.float(), lens.probe.baseline(0))
+    baseline = lens.probe.baseline(len(lens.sites) - 1)
+    output = edited_run(subject, batch, site, run.states[site], keep.float(), baseline)
     sums = (
         (keep & batch.valid).sum() / batch.valid.sum() * len(batch),
         subject.task.divergence(run.output, output).sum(),
@@ -91,7 +91,7 @@ def main(model: Path, data: Path, folder: Path, count: int = 700) -> None:
     judged, lessons = [], []
     for number, rows in enumerate(texts.chunks(16)):
         batch, run = texts.draw(rows)
-        answer = answer_of(subject, batch, run.output)
+        answer = subject.task.pointed(run.output, batch)[..., 0]
         (lessons if number % 7 else judged).append((batch, run, answer))
     with torch.enable_grad():
         gates = {"sees single tokens": taught(lessons, 0), "compares them": taught(lessons, COMPARED)}
