@@ -23,7 +23,7 @@ from masklens.objectives import FrozenTexts, edited_run
 from masklens.reproduce.questions import read_questions, shuffled, that_fit
 from masklens.subject import Run
 from masklens.tasks import POINTED
-from masklens.token_tasks import in_context
+from masklens.token_tasks import in_context, inside
 
 LONGEST, ROWS = 384, 8
 
@@ -31,13 +31,13 @@ LONGEST, ROWS = 384, 8
 def other_spans(batch: Batch, spans: Tensor, generator: torch.Generator) -> Tensor:
     """For each answer a span of the passage, as long, that shares no token with it; where there is none, the
     answer itself: (examples, 2)."""
-    found, inside = spans.clone(), in_context(batch)
+    found, passage = spans.clone(), in_context(batch)
     for i, (start, end) in enumerate(spans.tolist()):
         length = end - start + 1
         free = [
             place
             for place in range(batch.shape[1] - length + 1)
-            if inside[i, place : place + length].all() and (place + length <= start or place > end)
+            if passage[i, place : place + length].all() and (place + length <= start or place > end)
         ]
         if free:
             place = free[int(torch.randint(len(free), (1,), generator=generator))]
@@ -48,8 +48,7 @@ def other_spans(batch: Batch, spans: Tensor, generator: torch.Generator) -> Tens
 def points_at(lens: DiffMask, batch: Batch, run: Run, spans: Tensor) -> dict[str, Tensor]:
     """Whether the model points at these spans, (examples,) bool, under the masks of a lens that is told them,
     and with them alone."""
-    place = torch.arange(batch.shape[1])
-    told = (place >= spans[:, :1]) & (place <= spans[:, 1:])  # (examples, tokens)
+    told = inside(spans, batch.shape[1])
     pointed = torch.stack([told.to(run.output), run.states[POINTED][..., 1]], -1)
     masks = {
         "masks": lens.keep({**run.states, POINTED: pointed}, batch.valid)[-1] > 0.5,

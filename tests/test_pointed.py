@@ -180,6 +180,9 @@ def test_explaining_does_not_depend_on_the_batch(subject):
 def test_only_where_it_makes_sense(subject, options):
     with pytest.raises(TrainingError, match="pointed=True is for question answering, over inputs"):
         DiffMask.fit(subject, PAIRS, "inputs", pointed=True, **options)
+
+
+def test_only_for_answers_over_inputs(subject):
     with pytest.raises(TrainingError, match="this is Classification"):
         DiffMask.fit(tiny.subject("bert"), ["a movie"] * 4, "inputs", pointed=True)
     with pytest.raises(TrainingError, match="over states"):

@@ -68,6 +68,12 @@ def rows_for(over: Over, sites: Sequence[int]) -> tuple[Row, ...]:
     return tuple(Row(read, edit, (read,)) for edit, read in over)
 
 
+def reads_of(rows: Sequence[Row], pointed: bool) -> tuple[int, ...]:
+    """The sites whose states a probe of these rows needs."""
+    sites = dict.fromkeys(site for row in rows for site in (row.edit, *row.reads))
+    return (*sites, POINTED) if pointed else tuple(sites)
+
+
 class Normed(nn.Module):
     """Weights of linear layers, one a member, with weight normalisation: g v / |v| for each output."""
 
@@ -261,8 +267,7 @@ class Probe(nn.Module):
     @property
     def reads(self) -> tuple[int, ...]:
         """The sites whose states the probe needs."""
-        sites = dict.fromkeys(site for row in self.rows for site in (row.edit, *row.reads))
-        return (*sites, POINTED) if self.pointed else tuple(sites)
+        return reads_of(self.rows, self.pointed)
 
     def gate(self, row: int) -> GateNetwork:
         return cast(GateNetwork, self.gates[row])
@@ -321,10 +326,10 @@ class Probe(nn.Module):
             )  # fmt: skip
         if self.pointed:
             more = read[POINTED] @ self.pointing[members, None, :, None]  # (members, examples, tokens, 1)
+            told = each[-1:] + SCALE * more[None, ..., 0]
             # What the last row wants is no reason for the others: they do not know what it knows.
-            before = F.logsigmoid(each[:-1]).sum(0).detach()
-            last = self.limits[1] + before + F.logsigmoid(each[-1] + SCALE * more[..., 0])
-            return torch.cat([summed(each[:-1], *self.limits), inward(last, *self.limits)[None]])
+            last = summed(torch.cat([each[:-1].detach(), told]), *self.limits)[-1:]
+            return torch.cat([summed(each[:-1], *self.limits), last])
         return summed(each, *self.limits) if self.sums else each
 
     def _together(self, states: Mapping[int, Tensor], valid: Tensor, members: slice) -> Tensor:

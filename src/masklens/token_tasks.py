@@ -96,8 +96,7 @@ class QuestionAnswering(Pointing):
 
     def pointed(self, output: Tensor, batch: Batch) -> Tensor:
         """The answer's tokens, and those of the question."""
-        span, place = self.predict(output, batch), torch.arange(batch.shape[1], device=output.device)
-        answer = (place >= span[:, :1]) & (place <= span[:, 1:])
+        answer = inside(self.predict(output, batch), batch.shape[1])
         return torch.stack([answer, batch.valid & ~in_context(batch)], -1)
 
     def lost(self, reference: Tensor, output: Tensor) -> Tensor:
@@ -125,6 +124,12 @@ class QuestionAnswering(Pointing):
         said = self.describe(self.predict(output, batch), batch)
         matches = [exact_match(answer, right) == 1 for answer, right in zip(said, gold, strict=True)]
         return torch.tensor(matches, device=output.device)
+
+
+def inside(spans: Tensor, tokens: int) -> Tensor:
+    """Which tokens lie in the spans (examples, 2) of first and last tokens: (examples, tokens) bool."""
+    place = torch.arange(tokens, device=spans.device)
+    return (place >= spans[:, :1]) & (place <= spans[:, 1:])
 
 
 class TokenClassification(Task):

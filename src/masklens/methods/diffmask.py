@@ -29,9 +29,9 @@ from ..files import whole
 from ..forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
 from ..lagrangian import Diagnostic, Settings, Training
 from ..objectives import FrozenTexts, LensObjective, ReinforceObjective, TextObjective
-from ..probes import COMPARED, Over, Probe, Row, opened, rows_for, with_members
+from ..probes import COMPARED, Over, Probe, Row, opened, reads_of, rows_for, with_members
 from ..subject import Subject
-from ..tasks import POINTED, Pointing
+from ..tasks import Pointing
 from . import Request, register
 from .baselines import absent_state, mask_or_zero
 from .defaults import defaults
@@ -133,8 +133,7 @@ class DiffMask:
         _foretell(report, (len(train_texts), len(validation_texts), len(held_texts)), chosen)
         rows = rows_for(over, subject.check_sites(sites or subject.sites))
         knows = _check_pointed(pointed, over, sums, rows, subject) if start is None else start.probe.pointed
-        reads = tuple(dict.fromkeys(site for row in rows for site in (row.edit, *row.reads)))
-        reads = (*reads, POINTED) if knows else reads
+        reads = reads_of(rows, knows)
         memory = _keep_bytes(subject.device) if keep_bytes is None else keep_bytes
         learned_on = subject.in_dtype(torch.bfloat16) if chosen.mixed_precision == "bf16" else subject
         train = FrozenTexts(learned_on, train_texts, reads, memory)
