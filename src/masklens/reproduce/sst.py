@@ -36,14 +36,21 @@ SEEDS = 5
 PARTS = ("erasure", "lens", "faithfulness", "stability", "analysis", "figures")
 MARGIN = 0.1
 FIT: dict[str, Any] = {
-    "batch_size": 256,
-    "lr": 2e-3,
-    "evaluate_every": 600,
+    "batch_size": 768,
+    "evaluate_every": 1000,
     "patience": 0,
 }
 FIT_OVER: dict[str, dict[str, Any]] = {
-    "inputs": {"steps": 3600, "slack": 0.4},
-    "states": {"steps": 6000, "slack": 0.35},
+    "inputs": {"steps": 5000, "lr": 2e-3, "slack": 0.25, "members": 8, "hidden": 80},
+    "states": {
+        "steps": 8000,
+        "lr": 4e-3,
+        "multiplier_lr": 0.06,
+        "slack": 0.3,
+        "in_turn": True,
+        "members": 12,
+        "hidden": 64,
+    },
 }
 """how lenses are fitted; all else as in lagrangian.Settings"""
 
@@ -165,7 +172,7 @@ class SentimentStudy(Study):
         how |= {} if self.steps is None else {"steps": self.steps}
         how |= {} if self.limit is None else {"batch_size": self.limit}
         limit, seed = None if self.limit is None else 4 * self.limit, self.seed + number
-        texts, watched, judged = texts_to_fit_on(self.data, self.task, seed, limit)
+        texts, watched, judged = texts_to_fit_on(self.data, self.task, limit)
         start = time.perf_counter()
         lens = DiffMask.fit(
             self.subject,

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from ..errors import FileError
 from .labelled import Labelled, read_test
 
-PHRASES, SHORTEST = 4, 5
-"""how many phrases of a training sentence a lens may learn from, and of how many words at least"""
+SHORTEST = 5
+"""of how many words at least a phrase is that a lens learns from"""
 LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
 NEUTRAL = 2
 LEAF = re.compile(r"\((\d) ([^()\s]+)\)")
@@ -72,28 +72,26 @@ def _phrases(tree: str) -> tuple[tuple[int, int], ...]:
 
 
 def texts_to_fit_on(
-    data: Path, task: str, seed: int, limit: int | None = None
+    data: Path, task: str, limit: int | None = None
 ) -> tuple[list[str], list[str], list[str]]:
-    """Training sentences and some phrases of each; sentences to watch a fit with; and to judge it on.
+    """Training sentences and their phrases; sentences to watch a fit with; and to judge it on.
 
     A lens learns from many texts; phrases are the ones a treebank has more of. None is of a sentence that is
-    set aside.
+    set aside. Every lens has the same ones, whatever its seed.
     """
     trees = read_trees(data, "train")[:limit]
-    generator = random.Random(seed)
-    generator.shuffle(trees)
+    random.Random(0).shuffle(trees)
     aside = max(2, len(trees) // 10)
     judged, rest = trees[:aside], trees[aside:]
-    phrases = dict.fromkeys(text for tree in rest for text in _some_phrases(tree, generator))
+    phrases = dict.fromkeys(text for tree in rest for text in _phrases_of(tree))
     sets = [*(tree.text for tree in rest), *phrases], *([t.text for t in judged[i::2]] for i in (0, 1))
     learned, watched, judging = ([t.lower() for t in one] if task == "sst2" else one for one in sets)
     return learned, watched, judging
 
 
-def _some_phrases(tree: Sentence, generator: random.Random) -> list[str]:
-    """PHRASES of the tree's phrases of at least SHORTEST words, or all."""
-    spans = [(start, end) for start, end in tree.phrases if end - start >= SHORTEST]
-    return [" ".join(tree.words[a:b]) for a, b in generator.sample(spans, min(PHRASES, len(spans)))]
+def _phrases_of(tree: Sentence) -> list[str]:
+    """The tree's phrases of at least SHORTEST words."""
+    return [" ".join(tree.words[a:b]) for a, b in tree.phrases if b - a >= SHORTEST]
 
 
 def read_split(data: Path, task: str, split: str) -> Labelled:
