@@ -101,9 +101,6 @@ class Settings:
     deeper: bool = True
     """where rows vote, whether half of the examples train the last one, and of the others the n-th n times as
     many as the first; else all alike"""
-    in_turn: bool = False
-    """where rows do not vote, whether each step trains one of them, one after the other; else all, each with
-    its share of the texts. In turn only the layers above one site are run"""
     warm_until: float = 0.1
     """the share of the steps for which baselines alone are learned, under random masks"""
     joint: bool = True

@@ -234,33 +234,24 @@ class LensObjective:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Sampled gates and log P(kept), (examples, tokens), and on the CPU the row of the probe they are of,
         for this process's part of a step's texts. Noise is drawn for the whole step."""
-        turn = self._turn(step)
-        count = self.groups if turn is None else 1
         if self.settings.warming(step):
             # log-odds of a share of its own for each example: random masks, to learn baselines with
             share = torch.rand(len(rows), 1, generator=generator)[mine]
-            logits = moved(share.logit(eps=1e-2), valid.device).expand(count, *valid.shape)
+            logits = moved(share.logit(eps=1e-2), valid.device).expand(self.groups, *valid.shape)
             if self.pointed:  # its baseline is for what it begins with
                 with torch.no_grad():
                     own = self.module.logits(states, valid)[-1:]
                 logits = torch.cat([logits[:-1], own])
         else:
             who = (torch.arange(len(rows)) + step * len(rows)) % self.module.members
-            logits = self.module.logits_by(states, valid, who[mine], turn)  # (rows, examples, tokens)
-        uniform = torch.rand(count, len(rows), self.train.width(rows), generator=generator)
-        chosen = self._choice(len(rows), generator)[mine] if turn is None else torch.full((len(valid),), turn)
+            logits = self.module.logits_by(states, valid, who[mine])  # (rows, examples, tokens)
+        uniform = torch.rand(self.groups, len(rows), self.train.width(rows), generator=generator)
+        chosen = self._choice(len(rows), generator)[mine]
         noise = moved(uniform[:, mine, : logits.shape[-1]], logits.device)
         votes = self.module.multiplies and not self.settings.warming(step)
-        there = moved(chosen if turn is None else torch.zeros_like(chosen), logits.device)
+        there = moved(chosen, logits.device)
         keep, log_keep = sample_keep(logits, there, votes, noise, self.settings.straight)
         return keep, log_keep.float(), chosen
-
-    def _turn(self, step: int) -> int | None:
-        """The row that a step trains, where rows take turns: each once, in an order of its own each time."""
-        if self.votes or not self.settings.in_turn:
-            return None
-        cycle, place = divmod(step, self.groups)
-        return int(torch.randperm(self.groups, generator=self._generator("turn", cycle))[place])
 
     def _emptied(self, count: int, generator: torch.Generator) -> Tensor:
         """Which of a step's texts are emptied, (texts,) bool: some while baselines are learned."""
@@ -301,7 +292,7 @@ class LensObjective:
         a GPU it is sooner done, since many small runs leave it idle.
         """
         subject, rows = self.train.subject, self.module.rows
-        edits = dict.fromkeys(rows[i].edit for i in chosen.unique().tolist())
+        edits = dict.fromkeys(row.edit for row in rows)
         if len(edits) > 1 and (not subject.blocks or keep.device.type == "cuda"):
             return self._outputs_at_once(batch, states, keep, chosen)
         parts, order = [], []

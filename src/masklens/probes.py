@@ -303,27 +303,20 @@ class Probe(nn.Module):
         read = {site: states[site][None] for site in self.reads}
         return self._logits(read, valid[None], slice(member, member + 1))[:, 0]
 
-    def logits_by(
-        self, states: Mapping[int, Tensor], valid: Tensor, who: Tensor, only: int | None = None
-    ) -> Tensor:
-        """Logits as above, each example's by the member that `who` (examples,), on the CPU, says; those of
-        `only` one row, (1, examples, tokens), where rows do not vote."""
-        if self.members == 1 and only is None:
+    def logits_by(self, states: Mapping[int, Tensor], valid: Tensor, who: Tensor) -> Tensor:
+        """Logits as above, each example's by the member that `who` (examples,), on the CPU, says."""
+        if self.members == 1:
             return self.logits(states, valid)
         index, place = _by_group(who, self.members)
         there = moved(index, valid.device)  # (members, examples of one)
-        read = {site: states[site][there] for site in (self.reads if only is None else self.rows[only].reads)}
-        found = self._logits(read, valid[there], ALL, only)
+        read = {site: states[site][there] for site in self.reads}
+        found = self._logits(read, valid[there], ALL)
         return found.flatten(1, 2)[:, moved(place, valid.device)]
 
-    def _logits(
-        self, states: Mapping[int, Tensor], valid: Tensor, members: slice, only: int | None = None
-    ) -> Tensor:
+    def _logits(self, states: Mapping[int, Tensor], valid: Tensor, members: slice) -> Tensor:
         """Logits (rows, members, examples, tokens) of states (members, examples, tokens, width)."""
         dtype = self.gate(0).bias.dtype
-        read = {site: state.to(dtype) for site, state in states.items()}
-        if only is not None:
-            return self.gate(only)(*read.values(), valid=valid, members=members)[None]
+        read = {site: states[site].to(dtype) for site in self.reads}
         if len({tuple(read[s].shape[-1] for s in row.reads) for row in self.rows}) == 1:
             each = self._together(read, valid, members)
         else:

@@ -36,21 +36,16 @@ SEEDS = 5
 PARTS = ("erasure", "lens", "faithfulness", "stability", "analysis", "figures")
 MARGIN = 0.1
 FIT: dict[str, Any] = {
+    "steps": 5000,
     "batch_size": 768,
+    "lr": 2e-3,
+    "members": 8,
     "evaluate_every": 1000,
     "patience": 0,
 }
 FIT_OVER: dict[str, dict[str, Any]] = {
-    "inputs": {"steps": 5000, "lr": 2e-3, "slack": 0.25, "members": 8, "hidden": 80},
-    "states": {
-        "steps": 8000,
-        "lr": 4e-3,
-        "multiplier_lr": 0.06,
-        "slack": 0.3,
-        "in_turn": True,
-        "members": 12,
-        "hidden": 64,
-    },
+    "inputs": {"slack": 0.25, "hidden": 80},
+    "states": {"slack": 0.3, "hidden": 96},
 }
 """how lenses are fitted; all else as in lagrangian.Settings"""
 
