@@ -335,10 +335,11 @@ class Probe(nn.Module):
     def _together(self, states: Mapping[int, Tensor], valid: Tensor, members: slice) -> Tensor:
         """The same where all networks have one size: a few large products instead of many small ones."""
         gates = [self.gate(i) for i in range(len(self.rows))]
+        every = members == ALL or self.members == 1
 
         def stacked(pick: Callable[[GateNetwork], Tensor]) -> Tensor:
             """(members, rows, ...)"""
-            return torch.stack([pick(gate)[members] for gate in gates], dim=1)
+            return torch.stack([pick(gate) if every else pick(gate)[members] for gate in gates], dim=1)
 
         mean, scale = (torch.stack([getattr(g, name) for g in gates]) for name in ("mean", "scale"))
         weight = normed(stacked(lambda g: g.hidden.size), stacked(lambda g: g.hidden.direction))
