@@ -40,7 +40,7 @@ def main(model: Path, data: Path, over: str, members: list[int]) -> None:
 def cost(lens: DiffMask, texts: list[str]) -> str:
     """At the deepest site, or the mean over sites for states."""
     masking = mask_texts(lens, texts)
-    sites = list(masking.sites.values())[-1 if lens.over == "inputs" else 0 :]
+    sites = [site.gates for site in masking.sites.values()][-1 if lens.over == "inputs" else 0 :]
     masked = 1 - np.mean([site.kept.sum() / masking.lengths.sum() for site in sites])
     divergence = np.mean([site.divergence.mean() for site in sites])
     kept = np.mean([(site.prediction == masking.prediction).mean() for site in sites])

@@ -16,7 +16,7 @@ from masklens.errors import FileError, LensError, MethodError
 from masklens.methods.diffmask import DiffMask
 from masklens.reproduce import sst, sst_analysis, sst_figures, sst_table2, treebank
 from masklens.reproduce.labelled import Labelled
-from masklens.reproduce.sst_faithfulness import batch_f1, macro_f1, mask_texts, measure
+from masklens.reproduce.sst_faithfulness import KEEP, batch_f1, macro_f1, mask_texts, measure
 from masklens.reproduce.sst_stability import stability
 from records import make
 
@@ -109,14 +109,21 @@ def test_masks_are_what_the_lens_itself_finds(lens):
     """Against one text at a time, through `DiffMask.verify`."""
     texts = [treebank.parse(tree).text for tree in TREES]
     found = mask_texts(lens, texts)
-    shares = []
+    shares, opened = [], 0
     for site in lens.sites:
         slow = [lens.verify(lens.explain([text]), site=site)[0] for text in texts]
-        at = found.sites[site]
+        at = found.sites[site].gates
         assert at.divergence == pytest.approx([v.divergence for v in slow], abs=1e-5)
         assert (at.prediction == found.prediction).tolist() == [v.prediction_kept for v in slow]
         assert 1 - at.kept / found.lengths == pytest.approx([v.share_removed for v in slow])
         shares.append(at.kept.sum() / found.lengths.sum())
+        held = [lens.verify(lens.explain([t]), KEEP, site, guard=lens.settings.margin)[0] for t in texts]
+        guarded = found.sites[site].guarded
+        assert guarded.divergence == pytest.approx([v.divergence for v in held], abs=1e-5)
+        assert 1 - guarded.kept / found.lengths == pytest.approx([v.share_removed for v in held])
+        assert (guarded.prediction == found.prediction).all() and all(v.prediction_kept for v in held)
+        opened += sum(v.opened for v in held)
+    assert opened > 0
     assert min(shares) > 0.02 and max(shares) < 0.98  # the test means something
 
 

@@ -322,14 +322,15 @@ class LensObjective:
     ) -> Tensor:
         subject, rows = self.train.subject, self.module.rows
         everywhere = torch.where(batch.valid, keep, 1.0)
-        edited_at = moved(torch.tensor([row.edit for row in rows])[chosen], keep.device)  # (examples,)
+        edited_at = torch.tensor([row.edit for row in rows])[chosen]  # (examples,)
 
         def edit_at(site: int) -> Callable[[Tensor], Tensor]:
             first = next(i for i, row in enumerate(rows) if row.edit == site)
-            edited = mix(everywhere, states[site], self.module.baseline(first))
-            return lambda state: torch.where((edited_at == site)[:, None, None], edited, state)
+            here = moved((edited_at == site).nonzero()[:, 0], keep.device)
+            edited = mix(everywhere[here], states[site][here], self.module.baseline(first))
+            return lambda state: state.index_copy(0, here.to(state.device), edited.to(state))
 
-        edits = {site: edit_at(site) for site in dict.fromkeys(row.edit for row in rows)}
+        edits = {site: edit_at(site) for site in dict.fromkeys(edited_at.tolist())}
         return subject.run(batch, replace=edits, check=False).output
 
     def _rows(self, step: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ class Verification:
     """of the tokens that could be removed"""
     removed: tuple[int, ...] = ()
     """the numbers of the removed tokens; none where the explanation has other tokens than the model"""
+    opened: int = 0
+    """how many tokens more than the explanation says were kept, for its text to be within the guard"""
 
 
 def verify(
@@ -38,6 +40,7 @@ def verify(
     replace: Any = "mask",
     site: int | None = None,
     margin: float | None = None,
+    guard: float | None = None,
 ) -> list[Verification]:
     """Remove the tokens that explanations call unneeded, and see what the model says without them.
 
@@ -54,11 +57,19 @@ def verify(
         margin: find out for each text how few of its tokens are enough, instead of `keep`: with this share of
             them, most important first, and with every larger one that is tried, the prediction is the same
             and the output moves by at most so many nats.
+        guard: a margin in nats that every text has to keep by itself. Where the prediction changes or the
+            output moves by more, further tokens are kept, most important first, until neither is so. Nothing
+            is removed beyond what the explanation says, so that no luck is looked for.
     """
     if not 0 <= keep <= 1:
         raise MethodError(f"keep is {keep}; it is a probability or a share, between 0 and 1")
-    if margin is not None and margin < 0:
-        raise MethodError(f"margin is {margin}; it is a divergence in nats, 0 or more")
+    for name, nats in (("margin", margin), ("guard", guard)):
+        if nats is not None and nats < 0:
+            raise MethodError(f"{name} is {nats}; it is a divergence in nats, 0 or more")
+    if margin is not None and guard is not None:
+        raise MethodError(
+            "give margin (how few tokens are enough) or guard (keep more where needed), not both"
+        )
     if not attributions:
         return []
     how = removal(replace, attributions[0].sites[-1] if site is None else site)
@@ -68,12 +79,17 @@ def verify(
         kept = kept_tokens(ranking, np.array([is_keep_probability(a) for a in attributions])[:, None], keep)
     else:
         kept = _enough(views, ranking, margin)
+    said = kept.sum(1)
+    if guard is not None:
+        kept = _guarded(views, ranking, kept, guard)
     found = views.read_steps(kept[:, None])
     removed = views.removable & ~kept
     shares = removed.sum(1) / np.maximum(1, views.counts)
     gone = [_numbers(views, i, removed[i], a) for i, a in enumerate(attributions)]
-    rows = zip(found.divergence[:, 0], found.agrees[:, 0], shares, gone, strict=True)
-    return [Verification(float(d), bool(same), float(share), numbers) for d, same, share, numbers in rows]
+    rows = zip(found.divergence[:, 0], found.agrees[:, 0], shares, gone, kept.sum(1) - said, strict=True)
+    return [
+        Verification(float(d), bool(a), float(share), gone, int(more)) for d, a, share, gone, more in rows
+    ]
 
 
 def _enough(views: Views, ranking: Ranking, margin: float) -> np.ndarray:
@@ -87,6 +103,48 @@ def _enough(views: Views, ranking: Ranking, margin: float) -> np.ndarray:
     enough[:, -1] = True  # the whole text, up to rounding
     from_here = np.logical_and.accumulate(enough[:, ::-1], axis=1)[:, ::-1]
     return tried[np.arange(len(tried)), from_here.argmax(1)]
+
+
+def _guarded(views: Views, ranking: Ranking, kept: np.ndarray, margin: float) -> np.ndarray:
+    """(texts, tokens) bool: tokens kept, and more of them where these do not hold by themselves."""
+
+    def holds(rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        every = np.zeros(len(views), dtype=int)
+        every[rows] = counts
+        found = views.read(rows, ranking.first(every)[rows])
+        return (found.divergence <= margin) & (found.agrees == 1)
+
+    said = kept.sum(1)
+    already = holds(np.arange(len(views)), said)
+    return ranking.first(enough_to_hold(said, ranking.counts, already, holds))
+
+
+def enough_to_hold(
+    said: np.ndarray,
+    whole: np.ndarray,
+    already: np.ndarray,
+    holds: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """How many tokens of each text to keep so that it holds, (texts,): as many as `said` where these hold
+    already; else 1, 2, 4... more until they do, and then bisection. The whole text always holds.
+
+    Args:
+        holds: from the numbers of some texts and a count for each to whether it holds, (some,) bool. The
+            last count of a text for which it says so is the one that is found.
+    """
+    low, high = said.copy(), np.where(already, said, whole)
+
+    def try_with(rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        there = holds(rows, counts)
+        high[rows[there]], low[rows[~there]] = counts[there], counts[~there]
+        return rows[~there]
+
+    rows, more = np.nonzero(~already)[0], 1
+    while len(rows := rows[said[rows] + more < whole[rows]]):
+        rows, more = try_with(rows, said[rows] + more), 2 * more
+    while len(rows := np.nonzero(high - low > 1)[0]):
+        try_with(rows, (low[rows] + high[rows]) // 2)
+    return high
 
 
 def _numbers(views: Views, i: int, removed: np.ndarray, attribution: Attribution) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,10 +151,17 @@ def _about_table2(gru: Found) -> str:
 def _model(model: str, splits: Mapping[str, Any]) -> list[str]:
     lines = [f"## Faithfulness: {model}", ""]
     heads = ["masks over", "set", "masked", "accuracy", "F1 macro", "F1 of batches", "agreement", "KL", "ok"]
-    rows = [_overall(over, split, found) for split, overs in splits.items() for over, found in overs.items()]
+    rows = [
+        _overall(f"{over}{kind}", split, found["before"], masks)
+        for split, overs in splits.items()
+        for over, found in overs.items()
+        for kind, masks in _kinds(found)
+    ]
     lines += table(heads, rows)
     lines += [
-        "Inputs: the deepest site. States: the mean over sites, one site masked at a time. "
+        "Inputs: the deepest site. States: the mean over sites, one site masked at a time. Guarded: tokens "
+        "kept in the lens's order, more of texts whose prediction changes or that are over the margin, until "
+        "neither is so: predictions stay by construction, and what is measured is the share masked. "
         "The paper (BERT, five classes, dev; F1 of batches): inputs 0.379 → 0.383 at 46.3% masked, "
         "states 0.379 → 0.389 at 67.6% masked.",
         "",
@@ -162,17 +169,25 @@ def _model(model: str, splits: Mapping[str, Any]) -> list[str]:
     for split, overs in splits.items():
         for over, found in overs.items():
             lines += [f"### {model}, masks over {over}, {split}, every site", ""]
-            lines += table(
-                ["site", *heads[2:], "KL, gates sampled"], [_site(site) for site in found["sites"]]
-            )
+            more = ["KL, gates sampled", *(["masked, guarded"] if "guarded" in found else [])]
+            guarded = found.get("guarded", {}).get("sites", [None] * len(found["sites"]))
+            rows = [_site(*both) for both in zip(found["sites"], guarded, strict=True)]
+            lines += table(["site", *heads[2:], *more], rows)
     return lines
 
 
-def _overall(over: str, split: str, found: Found) -> list[str]:
-    before, after = found["before"], found["summary"]
+def _kinds(found: Found) -> Iterator[tuple[str, Found]]:
+    """The masks that were measured, and what to call them."""
+    yield "", found
+    if "guarded" in found:
+        yield ", guarded", found["guarded"]
+
+
+def _overall(name: str, split: str, before: Found, found: Found) -> list[str]:
+    after = found["summary"]
     changes = (f"{before[n]:.3f} → {after[n]:.3f}" for n in ("accuracy", "f1_macro", "f1_batch"))
     return [
-        over,
+        name,
         split,
         f"{after['masked']:.1%}",
         *changes,
@@ -182,12 +197,13 @@ def _overall(over: str, split: str, found: Found) -> list[str]:
     ]
 
 
-def _site(site: Found) -> list[str]:
+def _site(site: Found, guarded: Found | None) -> list[str]:
     cells = [_with_interval(site, name) for name in ("masked", "accuracy", "f1_macro")]
     agreement, divergence = (_with_interval(site, name) for name in ("agreement", "divergence"))
     return [
         str(site["site"]), *cells, f"{site['f1_batch']:.3f}", agreement, divergence,
         "yes" if site["ok"] else "NO", f"{site['divergence_sampled']:.3f}",
+        *([_with_interval(guarded, "masked")] if guarded else []),
     ]  # fmt: skip
 
 
