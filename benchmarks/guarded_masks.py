@@ -11,13 +11,16 @@ that a random order also reaches is the guard's and not the explanation's.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 import masklens
-from masklens import DiffMask, Subject
+from masklens import Attribution, DiffMask, Subject
+from masklens.evaluation import Verification
 from masklens.reproduce.sst_faithfulness import KEEP
 from masklens.reproduce.treebank import read_split
 
@@ -33,8 +36,7 @@ def main(model: Path, lens_folder: Path, data: Path, count: int) -> None:
     texts = texts[:: max(1, len(texts) // count)]
     found = lens.explain(texts)
     site = lens.sites[-1]
-    kept = np.concatenate([a.at(site) > KEEP for a in found])
-    start = float(kept.mean())
+    start = float(np.concatenate([a.at(site) > KEEP for a in found]).mean())
     print(f"{len(texts)} texts; every order starts from {start:.1%} kept", flush=True)
     _say("diffmask, its own numbers", lens.verify(found, KEEP, guard=MARGIN), found)
     _say("diffmask", masklens.verify(subject, _ranked(found, site), start, lens, guard=MARGIN), found)
@@ -43,21 +45,22 @@ def main(model: Path, lens_folder: Path, data: Path, count: int) -> None:
         _say(method, masklens.verify(subject, other, start, lens.baseline(site), guard=MARGIN), found)
 
 
-def _ranked(found, site):
+def _ranked(found: Sequence[Attribution], site: int) -> list[Attribution]:
     """The lens's scores as those of a method that gives no probabilities: a share of them is kept."""
-    from dataclasses import replace
-
     return [replace(a, sites=(site,), scores=a.at(site)[None], merge="sum") for a in found]
 
 
-def _say(name, proofs, found) -> None:
+def _say(name: str, proofs: Sequence[Verification], found: Sequence[Attribution]) -> None:
     """Shares are over the tokens of all texts, as in `masklens reproduce sst`."""
     tokens = np.array([len(a.tokens) for a in found])
-    removed = sum(p.share_removed * n for p, n in zip(proofs, tokens, strict=True)) / tokens.sum()
-    opened = np.mean([p.opened > 0 for p in proofs])
-    same = np.mean([p.prediction_kept for p in proofs])
-    print(f"{name}: {removed:.1%} removed, {opened:.1%} of the texts kept more than at first, "
-          f"{same:.1%} of the predictions kept, {np.mean([p.divergence for p in proofs]):.4f} nats", flush=True)  # fmt: skip
+    removed = np.array([p.share_removed for p in proofs]) @ tokens / tokens.sum()
+    each = [(p.opened > 0, p.prediction_kept, p.divergence) for p in proofs]
+    opened, same, nats = np.mean(each, axis=0)
+    print(
+        f"{name}: {removed:.1%} removed, {opened:.1%} of the texts keep more than at first, "
+        f"{same:.1%} of the predictions stay, {nats:.4f} nats",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

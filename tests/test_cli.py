@@ -106,8 +106,8 @@ def fake_explanations(monkeypatch):
         print("a library that talks on standard output")
         return [make(text=text, method=method, settings=options) for text in texts]
 
-    def verify(_subject, found, keep=0.5, replace="mask", site=None):
-        return [Verification(0.25, True, 0.5, (1,)) for _ in found]
+    def verify(_subject, found, keep=0.5, replace="mask", site=None, guard=None):
+        return [Verification(0.25, True, 0.5, (1,), 3 if guard == 0.1 else 0) for _ in found]
 
     model = object.__new__(subject.Subject)
     model.task = Classification(())
@@ -122,6 +122,16 @@ def first_method():
     import masklens
 
     return masklens.methods()[0]
+
+
+def test_a_guard_reaches_the_verification_and_is_told(monkeypatch, tmp_path):
+    fake_explanations(monkeypatch)
+    asked = ("explain", "--model", "m", "one", "--method", first_method())
+    plain, guarded = call(*asked), call(*asked, "--guard", 0.1, "--out", tmp_path / "one.html")
+    assert guarded.exit_code == 0 and "3 more kept than it says" in " ".join(guarded.stdout.split())
+    assert "more kept" not in plain.stdout
+    refused = call(*asked, "--guard", 0.1, "--no-verify")
+    assert refused.exit_code != 0 and "--guard needs --verify" in refused.stderr
 
 
 def test_json_stands_alone_on_standard_output(monkeypatch):
@@ -162,6 +172,7 @@ def test_printed_json_is_the_json_that_is_saved_and_its_verification(monkeypatch
     done = call("explain", "--model", "m", "one", "two", "--method", first_method(), "--out", out, "--json")
     printed = json.loads(done.stdout)
     proof = {"divergence": 0.25, "prediction_kept": True, "share_removed": 0.5, "removed": [1]}
+    proof["opened"] = 0
     assert [row.pop("verification") for row in printed] == [proof] * 2
     assert printed == json.loads(out.read_text(encoding="utf-8"))
 

@@ -104,6 +104,12 @@ WindowsOption = Annotated[
         "--windows", min=0, help="Find answers in long contexts: by how many tokens windows overlap."
     ),
 ]
+GuardOption = Annotated[
+    float | None,
+    typer.Option(
+        "--guard", min=0, help="Keep more of a text until its prediction stays and it moves by so many nats."
+    ),
+]
 TruncateOption = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long.")]
 LengthOption = Annotated[
     int | None,
@@ -194,6 +200,7 @@ def explain(
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Remove what is called unneeded and run again.")
     ] = True,
+    guard: GuardOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show which tokens a prediction rests on, at every site of the model."""
@@ -204,6 +211,8 @@ def explain(
 
         if out:
             check_ending(out)
+        if not verify:
+            check_unused({"--guard": guard}, "--verify")
         wanted = gather(texts or [], input, column, limit, pair)
         names = [find(name).name for name in method or ["diffmask" if lens or not model else DEFAULT_METHOD]]
         subject = load_subject(model, device, truncate, max_length)
@@ -220,9 +229,11 @@ def explain(
         attributions = text_by_text(found)
         if out:
             lenses = [chosen["lens"] for chosen in options.values() if "lens" in chosen]
-            write(attributions, out, subject if verify else None, lenses)
+            write(attributions, out, subject if verify else None, lenses, guard)
             tell(f"wrote {out}")
-        proofs = text_by_text([proofs_of(subject, one, options) for one in found]) if verify else None
+        proofs = None
+        if verify:
+            proofs = text_by_text([proofs_of(subject, one, options, guard) for one in found])
     if as_json:
         rows = [record(attribution) for attribution in attributions]
         print_json(
@@ -447,6 +458,7 @@ def report(
     truncate: TruncateOption = False,
     max_length: LengthOption = None,
     games: Annotated[bool, typer.Option("--games", help="Play the hiding and revealing games.")] = False,
+    guard: GuardOption = None,
     parts_of_speech: Annotated[
         bool, typer.Option("--parts-of-speech", help="Scores by part of speech (English; needs spaCy).")
     ] = False,
@@ -465,7 +477,7 @@ def report(
         if made is not None:
             check_unused({"--method": method, "--target": target, "--lm-head": lm_head, "a text": texts})
         if made is not None and not model:
-            check_unused({"--lens": lens, "--games": games}, "the model: add --model")
+            check_unused({"--lens": lens, "--games": games, "--guard": guard}, "the model: add --model")
         subject = load_subject(model, device, truncate, max_length) if model or made is None else None
         lenses = load_lenses(model, subject, lens) if subject else []
         labels = (
@@ -482,6 +494,7 @@ def report(
             sets = reporting.explain_ways(subject, wanted, chosen, **common)
         table = masklens.evaluate(subject, sets, metrics=["hiding", "revealing"]) if games else None
         more: dict[str, Any] = {"labels": labels, "evaluation": table, "parts_of_speech": parts_of_speech}
+        more["guard"] = guard
         masklens.report(sets, out, title, subject, lenses, **more)
         tell(f"wrote {out}")
     if as_json:
@@ -618,10 +631,14 @@ def head_of(model: str | None, given: str | None) -> str | None:
 
 
 def proofs_of(
-    subject: Subject, attributions: Sequence[Attribution], options: Mapping[str, dict[str, Any]]
+    subject: Subject,
+    attributions: Sequence[Attribution],
+    options: Mapping[str, dict[str, Any]],
+    guard: float | None,
 ) -> list[Verification]:
     """One method's verifications, at its deepest site; a lens brings its own baseline."""
-    return masklens.verify(subject, attributions, replace=options[attributions[0].method].get("lens", "mask"))
+    replace = options[attributions[0].method].get("lens", "mask")
+    return masklens.verify(subject, attributions, replace=replace, guard=guard)
 
 
 def text_by_text(found: Sequence[Sequence[T]]) -> list[T]:

@@ -24,17 +24,22 @@ def check_ending(path: Path) -> None:
 
 
 def write(
-    attributions: Sequence[Attribution], path: Path, subject: Any = None, lenses: Sequence[Any] = ()
+    attributions: Sequence[Attribution],
+    path: Path,
+    subject: Any = None,
+    lenses: Sequence[Any] = (),
+    guard: float | None = None,
 ) -> None:
     """Write the attributions to one file; it appears whole or not at all.
 
-    A report also has their verification if it gets the subject, and the lenses that made some of them.
+    A report also has their verification if it gets the subject, and the lenses that made some of them;
+    `guard` as in `verify`.
     """
     check_ending(path)
     if path.suffix == REPORT:
         from .reporting import report
 
-        report(attributions, path, subject=subject, lenses=lenses)
+        report(attributions, path, subject=subject, lenses=lenses, guard=guard)
     else:
         WRITERS[path.suffix](attributions, path)
 

@@ -126,6 +126,7 @@ def report(
     subject: Any = None,
     lenses: Sequence[Any] = (),
     keep: float = 0.5,
+    guard: float | None = None,
     labels: Sequence[str | Sequence[str]] | None = None,
     evaluation: Table | None = None,
     parts: Sequence[Part] = (),
@@ -139,7 +140,7 @@ def report(
         attributions: a list, or lists by name (several methods on the same texts stand side by side).
         subject: the model; with it every explanation is verified at every site.
         lenses: the lenses that made attributions of diffmask; they bring what stands for a removed token.
-        keep: as in `verify`.
+        keep, guard: as in `verify`.
         labels: the right answer of each text; a list where several answers to a question are right.
         evaluation: what `evaluate` found: its curves and its table are shown.
         parts: further charts, tables and word clouds (see `viz.report`).
@@ -149,7 +150,9 @@ def report(
     if path.suffix != ".html":
         raise FileError(f"cannot write a report to {path}; end the name in .html")
     sets = named(attributions)
-    entries = [entry for name, chosen in sets.items() for entry in prove(chosen, name, subject, lenses, keep)]
+    entries = [
+        entry for name, chosen in sets.items() for entry in prove(chosen, name, subject, lenses, keep, guard)
+    ]
     further = [
         *(evaluation_parts(evaluation) if evaluation else []),
         *overview(sets, parts_of_speech),
@@ -183,13 +186,15 @@ def prove(
     subject: Any = None,
     lenses: Sequence[Any] = (),
     keep: float = 0.5,
+    guard: float | None = None,
 ) -> Iterator[Entry]:
     """Attributions as the viewer shows them, each with what its verification found at every site."""
     proofs: list[list[Verification]] = [[] for _ in attributions]
     if subject is not None and attributions:
         replace = _replacement(attributions[0], lenses)
         for site in attributions[0].sites:
-            for found, proof in zip(proofs, verify(subject, attributions, keep, replace, site), strict=True):
+            there = verify(subject, attributions, keep, replace, site, guard=guard)
+            for found, proof in zip(proofs, there, strict=True):
                 found.append(proof)
     for attribution, found in zip(attributions, proofs, strict=True):
         yield Entry(attribution, name, found)

@@ -15,6 +15,7 @@ from masklens.errors import FileError, MethodError
 from masklens.evaluation import Baseline, ground_truth
 from masklens.evaluation.imported import read_attributions
 from masklens.evaluation.table import Table, cell, cell_of_draws
+from masklens.evaluation.verifying import enough_to_hold
 from planted import sigmoid
 
 TEXTS = ["fast plot .", "the plot is dull .", "enjoyable", "a fast dull plot ."]
@@ -161,6 +162,36 @@ def test_verify_finds_how_few_tokens_are_enough(made):
     assert proof.share_removed == 0 and proof.divergence == pytest.approx(0, abs=1e-6)
 
 
+def test_a_guard_keeps_more_of_a_text_that_does_not_hold(made):
+    """The same text and order."""
+    scores = {"fast": 4.0, "plot": 3.0, "enjoyable": 2.0, "dull": 1.0}
+    one = planted.attribution(made, "fast dull enjoyable plot", scores)
+    assert ml.verify(made, [one], keep=0.5, guard=0.4) == ml.verify(made, [one], keep=0.5)  # it holds
+    (proof,) = ml.verify(made, [one], keep=0.0, guard=0.3)  # a tie is another prediction: one more
+    assert proof.opened == 1 and proof.share_removed == 0.75
+    assert proof.divergence == pytest.approx(0.219, abs=1e-3) and proof.prediction_kept
+    (proof,) = ml.verify(made, [one], keep=0.5, guard=0.3)  # two tokens and three do not hold: all four
+    assert proof.opened == 2 and proof.share_removed == 0 and proof.removed == ()
+
+
+def test_fewest_more_by_bisection():
+    """Against trying every count: for texts that hold from a count on the two agree."""
+    generator = np.random.default_rng(0)
+    whole = generator.integers(1, 40, 200)
+    said = (generator.random(200) * whole).astype(int)
+    needed = (generator.random(200) * (whole + 1)).astype(int)
+    tried = []
+
+    def holds(rows, counts):
+        tried.append(len(rows))
+        assert (counts < whole[rows]).all()  # the whole text is never run
+        return counts >= needed[rows]
+
+    found = enough_to_hold(said, whole, said >= needed, holds)
+    assert (found == np.maximum(said, needed)).all()
+    assert sum(tried) / 200 < 4 and len(tried) <= 12
+
+
 @pytest.mark.parametrize("head", ["qa", "pairs"])
 def test_verify_within_a_margin_keeps_the_prediction(head):
     subject, texts = tiny.subject("bert", head), tiny.texts("bert", head)
@@ -176,6 +207,10 @@ def test_verify_checks_what_it_is_given(made, true):
         ml.verify(made, true, keep=5)
     with pytest.raises(MethodError, match="0 or more"):
         ml.verify(made, true, margin=-1)
+    with pytest.raises(MethodError, match="guard is -1"):
+        ml.verify(made, true, guard=-1)
+    with pytest.raises(MethodError, match="not both"):
+        ml.verify(made, true, margin=0.1, guard=0.1)
     assert ml.verify(made, []) == []
 
 

@@ -74,6 +74,7 @@ def proof_line(attribution: Attribution, proof: Verification) -> Text:
         (f" ({proof.share_removed:.0%} of the tokens) the prediction ", "dim"),
         (verdict, "bold green" if proof.prediction_kept else "bold red"),
         (f", the output moves by {proof.divergence:.3f} nats", "dim"),
+        (f"; {proof.opened} more kept than it says" if proof.opened else "", "dim"),
     )  # fmt: skip
 
 
