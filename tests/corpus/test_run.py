@@ -96,6 +96,18 @@ def test_a_lens_and_an_lm_head_go_with_the_run(model, corpus, tmp_path):
         assert verified["divergence"] == pytest.approx(proof.divergence, abs=1e-5)
 
 
+def test_a_guard_holds_for_every_row(job, tmp_path):
+    run(replace(job, guard=1e-3), str(tmp_path))
+    found, table = attributions(tmp_path), pd.read_parquet(tmp_path / "data")
+    proofs = ml.verify(ml.Subject.from_pretrained(job.model), found, guard=1e-3)
+    assert any(proof.opened for proof in proofs)
+    for proof, verified in zip(proofs, table.verification, strict=True):
+        assert verified["prediction_kept"] and verified["divergence"] <= 1e-3
+        assert verified["share_removed"] == pytest.approx(proof.share_removed)
+    with pytest.raises(CorpusError, match="guard is -1"):
+        replace(job, guard=-1)
+
+
 @pytest.mark.slow
 def test_several_devices_share_the_work(job, tmp_path):
     run(job, str(tmp_path / "one"))

@@ -40,7 +40,8 @@ class Job:
     verify: bool = True
     """whether each explanation is verified"""
     keep: float = 0.5
-    """as in `masklens.verify`"""
+    guard: float | None = None
+    """both as in `masklens.verify`"""
     truncate: bool = False
     batch_size: int = 32
     shard_rows: int = 2048
@@ -53,6 +54,8 @@ class Job:
         for name in ("batch_size", "shard_rows"):
             if getattr(self, name) < 1:
                 raise CorpusError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.guard is not None and not (self.verify and self.guard >= 0):
+            raise CorpusError(f"guard is {self.guard}; give 0 nats or more, and verify, or leave it out")
         if not 1 <= len(self.columns) <= 2:
             raise CorpusError(f"{len(self.columns)} columns were given; give one, or two for pairs of texts")
         odd = [k for k, v in self.options.items() if not isinstance(v, bool | int | float | str | None)]

@@ -13,7 +13,7 @@ import torch
 from ..encoding import Batch
 from ..errors import CorpusError, OutputError, TextError
 from ..evaluation.ranking import Ranking
-from ..evaluation.verifying import kept_tokens, removal
+from ..evaluation.verifying import guarded_tokens, kept_tokens, removal
 from ..evaluation.views import Known, Views
 from ..explaining import chosen_sites, finite_scores, run_method, shown_settings
 from ..methods import Request, find
@@ -216,6 +216,8 @@ class Worker:
         self._views = self._views or views
         ranking = Ranking.of(scores[:, -1].astype(np.float64), views.removable)
         kept = kept_tokens(ranking, self.method.merge == "max", self.job.keep)
+        if self.job.guard is not None:
+            kept = guarded_tokens(views, ranking, kept, self.job.guard)
         found = views.read_steps(kept[:, None])
         removed = (views.removable & ~kept).sum(1) / np.maximum(1, views.counts)
         return Proof(found.divergence[:, 0], found.agrees[:, 0] > 0, removed)

@@ -81,7 +81,7 @@ def verify(
         kept = _enough(views, ranking, margin)
     said = kept.sum(1)
     if guard is not None:
-        kept = _guarded(views, ranking, kept, guard)
+        kept = guarded_tokens(views, ranking, kept, guard)
     found = views.read_steps(kept[:, None])
     removed = views.removable & ~kept
     shares = removed.sum(1) / np.maximum(1, views.counts)
@@ -105,7 +105,7 @@ def _enough(views: Views, ranking: Ranking, margin: float) -> np.ndarray:
     return tried[np.arange(len(tried)), from_here.argmax(1)]
 
 
-def _guarded(views: Views, ranking: Ranking, kept: np.ndarray, margin: float) -> np.ndarray:
+def guarded_tokens(views: Views, ranking: Ranking, kept: np.ndarray, margin: float) -> np.ndarray:
     """(texts, tokens) bool: tokens kept, and more of them where these do not hold by themselves."""
 
     def holds(rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
