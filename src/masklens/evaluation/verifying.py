@@ -58,8 +58,8 @@ def verify(
             them, most important first, and with every larger one that is tried, the prediction is the same
             and the output moves by at most so many nats.
         guard: a margin in nats that every text has to keep by itself. Where the prediction changes or the
-            output moves by more, further tokens are kept, most important first, until neither is so. Nothing
-            is removed beyond what the explanation says, so that no luck is looked for.
+            output moves by more, further tokens are kept, most important first, until neither is so; what
+            `keep` leaves is never made smaller.
     """
     if not 0 <= keep <= 1:
         raise MethodError(f"keep is {keep}; it is a probability or a share, between 0 and 1")
@@ -87,9 +87,7 @@ def verify(
     shares = removed.sum(1) / np.maximum(1, views.counts)
     gone = [_numbers(views, i, removed[i], a) for i, a in enumerate(attributions)]
     rows = zip(found.divergence[:, 0], found.agrees[:, 0], shares, gone, kept.sum(1) - said, strict=True)
-    return [
-        Verification(float(d), bool(a), float(share), gone, int(more)) for d, a, share, gone, more in rows
-    ]
+    return [Verification(float(d), bool(same), float(s), numbers, int(n)) for d, same, s, numbers, n in rows]
 
 
 def _enough(views: Views, ranking: Ranking, margin: float) -> np.ndarray:
