@@ -25,6 +25,7 @@ from masklens.viz.report import (
     layout_data,
     over,
     part_data,
+    proof_data,
     proof_parts,
     quantised,
     report_data,
@@ -116,6 +117,7 @@ def test_proofs_go_with_their_map_and_over_the_set():
     shown = [Entry(make(text=text), "gradient", proofs) for text in ("one", "two")]
     data = report_data(shown)
     assert data["texts"][0]["maps"][0]["proofs"] == [[0.5, 1, 0.25, [1]], [None, 0, 0.75, [1, 2]]]
+    assert proof_data(Verification(0.5, True, 0.25, (1,), opened=2)) == [0.5, 1, 0.25, [1], 2]
     *charts, table = data["parts"]
     assert table["rows"][0] == ["gradient", "words", 2, 0.25, 1, 0.5]
     assert table["rows"][1] == ["gradient", "embeddings", 2, 0.75, 0, None]

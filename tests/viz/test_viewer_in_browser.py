@@ -32,7 +32,7 @@ def film(number=0, method="gradient", scores=SCORES, **more):
 
 
 def proofs(kept=True):
-    return [Verification(0.01 * i, kept, 0.25 * i, tuple(range(1, 1 + i))) for i in range(4)]
+    return [Verification(0.01 * i, kept, 0.25 * i, tuple(range(1, 1 + i)), i) for i in range(4)]
 
 
 def written(folder, entries, **more):
@@ -119,6 +119,7 @@ def test_the_slider_moves_the_line_the_row_and_the_proof(visit, report):
         assert card.locator(".badge.site").inner_text() == name
         assert set(card.locator(".chosen").evaluate_all("c => c.map(e => e.dataset.row)")) == {str(row)}
         assert f"{25 * row}% of the tokens removed" in card.locator(".proof").inner_text()
+        assert (f"{row} more" in card.locator(".proof").inner_text()) == (row > 0)
         assert card.locator(".gone").all_inner_texts() == list(WORDS[1 : 1 + row])
     tab.keyboard.press("]")
     assert tab.locator(".site-name").inner_text() == "block 2"

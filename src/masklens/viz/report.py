@@ -237,10 +237,12 @@ def over(a: Attribution) -> str:
 
 
 def proof_data(proof: Verification) -> list[Any]:
-    """Divergence, whether the prediction stayed, the share of tokens removed, their numbers."""
+    """Divergence, whether the prediction stayed, the share of tokens removed, their numbers; and how many
+    more a guard kept, if any."""
     divergence = proof.divergence if math.isfinite(proof.divergence) else None
     rounded = None if divergence is None else float(f"{divergence:.4g}")
-    return [rounded, int(proof.prediction_kept), round(proof.share_removed, 4), list(proof.removed)]
+    more = [proof.opened] if proof.opened else []
+    return [rounded, int(proof.prediction_kept), round(proof.share_removed, 4), list(proof.removed), *more]
 
 
 def quantised(scores: np.ndarray) -> dict[str, Any]:

@@ -95,5 +95,7 @@ const shownMaps = (text) =>
 const sitesOf = (maps) => [...new Set(maps.flatMap((m) => m.sites))].sort((a, b) => a - b);
 const proofOf = (map, row) => {
   const found = map.proofs?.[map.proofs.length === 1 ? 0 : row];
-  return found && { divergence: found[0], kept: !!found[1], removed: found[2], tokens: new Set(found[3]) };
+  if (!found) return undefined;
+  const [divergence, kept, removed, tokens, opened = 0] = found;
+  return { divergence, kept: !!kept, removed, tokens: new Set(tokens), opened };
 };

@@ -288,6 +288,7 @@ function proofBlock(text, map, row) {
     {},
     el("strong", {}, proof.kept ? "Still " : "No longer ", isolated(map.prediction ?? text.prediction)),
     ` with ${percent(proof.removed)} of the tokens removed; the output moved ${proof.divergence == null ? "" : "by "}${moved}.`,
+    proof.opened ? ` For that, ${proof.opened} more ${proof.opened === 1 ? "was" : "were"} kept than the map says.` : "",
   );
   const verdict = el(
     "div",
