@@ -107,7 +107,9 @@ WindowsOption = Annotated[
 GuardOption = Annotated[
     float | None,
     typer.Option(
-        "--guard", min=0, help="Keep more of a text until its prediction stays and it moves by so many nats."
+        "--guard",
+        min=0,
+        help="Keep more of a text until it keeps its prediction and moves by at most so many nats.",
     ),
 ]
 TruncateOption = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long.")]

@@ -126,11 +126,11 @@ def report(
     subject: Any = None,
     lenses: Sequence[Any] = (),
     keep: float = 0.5,
-    guard: float | None = None,
     labels: Sequence[str | Sequence[str]] | None = None,
     evaluation: Table | None = None,
     parts: Sequence[Part] = (),
     parts_of_speech: bool = False,
+    guard: float | None = None,
 ) -> Path:
     """Write one HTML file to look at explanations in; it opens from disk and needs no network.
 
@@ -140,11 +140,12 @@ def report(
         attributions: a list, or lists by name (several methods on the same texts stand side by side).
         subject: the model; with it every explanation is verified at every site.
         lenses: the lenses that made attributions of diffmask; they bring what stands for a removed token.
-        keep, guard: as in `verify`.
+        keep: as in `verify`.
         labels: the right answer of each text; a list where several answers to a question are right.
         evaluation: what `evaluate` found: its curves and its table are shown.
         parts: further charts, tables and word clouds (see `viz.report`).
         parts_of_speech: add tables of scores by part of speech (English; needs spaCy).
+        guard: as in `verify`.
     """
     path = Path(path)
     if path.suffix != ".html":

@@ -45,12 +45,13 @@ class Ranking:
         """(texts, tokens) bool: the least important tokens."""
         return self.removable & (self.place >= (self.counts - np.rint(share * self.counts))[:, None])
 
-    def first(self, count: int | np.ndarray) -> np.ndarray:
-        """(texts, tokens) bool: the `count` most important tokens, or all where there are fewer.
+    def first(self, count: int | np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """(texts, tokens) bool: the `count` most important tokens, or all where there are fewer; of some
+        `rows` if these are given.
 
         The count may be one a text.
         """
-        return self.removable & (self.place < np.reshape(count, (-1, 1)))
+        return self.removable[rows] & (self.place[rows] < np.reshape(count, (-1, 1)))
 
 
 def rank(views: Views, attributions: Sequence[Attribution], site: int | None = None) -> Ranking:

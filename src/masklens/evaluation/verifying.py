@@ -107,9 +107,7 @@ def guarded_tokens(views: Views, ranking: Ranking, kept: np.ndarray, margin: flo
     """(texts, tokens) bool: tokens kept, and more of them where these do not hold by themselves."""
 
     def holds(rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        every = np.zeros(len(views), dtype=int)
-        every[rows] = counts
-        found = views.read(rows, ranking.first(every)[rows])
+        found = views.read(rows, ranking.first(counts, rows))
         return (found.divergence <= margin) & (found.agrees == 1)
 
     said = kept.sum(1)

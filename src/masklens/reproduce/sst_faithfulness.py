@@ -126,8 +126,7 @@ def _guarded(lens: DiffMask, batch: Batch, run: Run, row: int, probability: np.n
 
     def holds(rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
         some = torch.from_numpy(rows).to(output.device)
-        kept = (ranking.place[rows] < counts[:, None]) & ranking.removable[rows]
-        part, keep = batch.take(rows.tolist()), torch.from_numpy(kept).to(output)
+        part, keep = batch.take(rows.tolist()), torch.from_numpy(ranking.first(counts, rows)).to(output)
         anew = edited_run(subject, part, edit, run.states[edit][some], keep, lens.probe.baseline(row))
         divergence = subject.task.divergence(run.output[some], anew)
         there = (divergence <= margin) & subject.task.agrees(run.output[some], anew, part).bool()
