@@ -170,6 +170,9 @@ def test_a_guard_keeps_more_of_a_text_that_does_not_hold(made):
     (proof,) = ml.verify(made, [one], keep=0.0, guard=0.3)  # a tie is another prediction: one more
     assert proof.opened == 1 and proof.share_removed == 0.75
     assert proof.divergence == pytest.approx(0.219, abs=1e-3) and proof.prediction_kept
+    (proof,) = ml.verify(made, [one], keep=0.0, guard=0.3, same_prediction=False)  # within it as it is
+    assert proof.opened == 0 and proof.share_removed == 1 and not proof.prediction_kept
+    assert proof.divergence == pytest.approx(0.03, abs=5e-3)
     (proof,) = ml.verify(made, [one], keep=0.5, guard=0.3)  # two tokens and three do not hold: all four
     assert proof.opened == 2 and proof.share_removed == 0 and proof.removed == ()
 

@@ -41,6 +41,7 @@ def verify(
     site: int | None = None,
     margin: float | None = None,
     guard: float | None = None,
+    same_prediction: bool = True,
 ) -> list[Verification]:
     """Remove the tokens that explanations call unneeded, and see what the model says without them.
 
@@ -60,6 +61,8 @@ def verify(
         guard: a margin in nats that every text has to keep by itself. Where the prediction changes or the
             output moves by more, further tokens are kept, most important first, until neither is so; what
             `keep` leaves is never made smaller.
+        same_prediction: whether the guard holds the prediction too; else only the divergence, which is the
+            constraint of DiffMask's Eq. 2 for every text, and `prediction_kept` tells what comes of it.
     """
     if not 0 <= keep <= 1:
         raise MethodError(f"keep is {keep}; it is a probability or a share, between 0 and 1")
@@ -81,7 +84,7 @@ def verify(
         kept = _enough(views, ranking, margin)
     said = kept.sum(1)
     if guard is not None:
-        kept = guarded_tokens(views, ranking, kept, guard)
+        kept = guarded_tokens(views, ranking, kept, guard, same_prediction)
     found = views.read_steps(kept[:, None])
     removed = views.removable & ~kept
     shares = removed.sum(1) / np.maximum(1, views.counts)
@@ -103,12 +106,14 @@ def _enough(views: Views, ranking: Ranking, margin: float) -> np.ndarray:
     return tried[np.arange(len(tried)), from_here.argmax(1)]
 
 
-def guarded_tokens(views: Views, ranking: Ranking, kept: np.ndarray, margin: float) -> np.ndarray:
+def guarded_tokens(
+    views: Views, ranking: Ranking, kept: np.ndarray, margin: float, same_prediction: bool = True
+) -> np.ndarray:
     """(texts, tokens) bool: tokens kept, and more of them where these do not hold by themselves."""
 
     def holds(rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
         found = views.read(rows, ranking.first(counts, rows))
-        return (found.divergence <= margin) & (found.agrees == 1)
+        return (found.divergence <= margin) & ((found.agrees == 1) | (not same_prediction))
 
     said = kept.sum(1)
     already = holds(np.arange(len(views)), said)

@@ -205,12 +205,13 @@ class DiffMask:
         site: int | None = None,
         margin: float | None = None,
         guard: float | None = None,
+        same_prediction: bool = True,
     ) -> list[Verification]:
         """Drop what the lens calls unneeded, put its baseline there, and run the model again; options as in
         `masklens.verify`."""
         from ..evaluation.verifying import verify
 
-        return verify(self.subject, attributions, keep, self, site, margin, guard)
+        return verify(self.subject, attributions, keep, self, site, margin, guard, same_prediction)
 
     def explain(self, texts: Text | Sequence[Text], **options: Any) -> list[Attribution]:
         """Keep probabilities of every token at every site of the lens; options as in `masklens.explain`."""

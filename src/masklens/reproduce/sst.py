@@ -37,7 +37,7 @@ PARTS = ("erasure", "lens", "faithfulness", "stability", "analysis", "figures")
 MARGIN = 0.1
 FIT: dict[str, Any] = {"batch_size": 1280, "evaluate_every": 550, "patience": 0}
 FIT_OVER: dict[str, dict[str, Any]] = {
-    "inputs": {"steps": 2200, "lr": 3e-3, "slack": 0.2, "members": 3, "hidden": 192},
+    "inputs": {"steps": 3300, "lr": 3e-3, "slack": 0.2, "members": 4, "hidden": 192},
     "states": {"steps": 2750, "lr": 2e-3, "slack": 0.25, "members": 32, "hidden": 48},
 }
 """how lenses are fitted; all else as in lagrangian.Settings"""
