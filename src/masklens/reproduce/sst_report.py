@@ -173,7 +173,8 @@ def _model(model: str, splits: Mapping[str, Any]) -> list[str]:
         for over, found in overs.items():
             lines += [f"### {model}, masks over {over}, {split}, every site", ""]
             for kind, masks in _kinds(found):
-                lines += [f"{kind.capitalize()}:", "", *table(["site", *heads[2:]], map(_site, masks["sites"]))]
+                rows = [_site(site) for site in masks["sites"]]
+                lines += [f"{kind.capitalize()}:", "", *table(["site", *heads[2:]], rows)]
     return lines
 
 
