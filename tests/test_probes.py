@@ -17,6 +17,7 @@ from masklens.probes import (
     mix,
     rows_for,
     sample_keep,
+    summary,
     with_members,
 )
 
@@ -260,6 +261,47 @@ def test_some_units_see_the_text_and_padding_changes_nothing(states):
         change = (one.logits(moved, valid) - one.logits(states, valid)).detach().abs()
         assert bool((change[:, 0, :4] > 0).any()) == sees
         assert float(change[:, 1, :3].max()) == 0 and float(change[:, 2].max()) == 0
+
+
+SOME = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [False, True, True, True, False]])
+
+
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("widths", [WIDTHS, {0: 4, 1: 4, 2: 4}])  # networks one by one, and together
+def test_a_gate_with_context_reads_the_token_beside_its_text(widths, members):
+    torch.manual_seed(1)
+    states = {site: torch.randn(3, 5, width) for site, width in widths.items()}
+    rows = rows_for("inputs", [0, 1, 2])
+    probe = Probe(rows, widths, True, hidden=8, compared=0, sums=False, members=members, context=True)
+    for p in probe.parameters():
+        torch.nn.init.normal_(p)
+    probe.fit_statistics(states, SOME)
+    logits = probe.logits(states, SOME, members - 1)
+    for i, row in enumerate(rows):
+        gate, own = probe.gate(i), states[row.reads[-1]]
+        for text, there in enumerate(SOME):
+            inside = own[text, there]
+            around = torch.cat([inside[0], inside[-1], inside.mean(0)])
+            for token in there.nonzero()[:, 0].tolist():
+                read = torch.cat([*(states[site][text, token] for site in row.reads), around])
+                weight, bias = gate.hidden.weight[members - 1], gate.hidden_bias[members - 1]
+                hidden = torch.tanh(weight @ ((read - gate.mean) / gate.scale) + bias)
+                raw = gate.bias[members - 1] + 10 * gate.out.weight[members - 1, 0] @ hidden
+                expected = raw.clamp(*probe.limits)
+                torch.testing.assert_close(logits[i, text, token], expected, rtol=1e-4, atol=1e-4)
+    assert logits.std() > 0.1
+
+
+def test_context_is_standardised_over_texts(states):
+    probe = probe_over("states", context=True)
+    probe.fit_statistics(states, SOME)
+    last = torch.stack([states[1][text, there][-1] for text, there in enumerate(SOME)])
+    torch.testing.assert_close(probe.gate(1).mean[8:12], last.mean(0))  # after the token and the first
+    torch.testing.assert_close(probe.gate(1).scale[8:12], last.std(0))
+
+
+def test_a_text_without_tokens_has_a_summary(states):
+    assert summary(states[0], torch.zeros_like(SOME)).isfinite().all()
 
 
 def test_of_few_units_at_most_half_are_compared():

@@ -30,6 +30,15 @@ class SevenVersusThree(nn.Module):
         return 8 * seen[:, 0] - 4 * seen[:, 1]
 
 
+class SevenUnlessThree(SevenVersusThree):
+    """A 7 says yes, but not beside a 3: a text with both needs neither, which none of its digits can tell by
+    itself."""
+
+    def forward(self, digits: Tensor, valid: Tensor) -> Tensor:
+        seen = (self.body(self.embed(digits)) * valid[..., None]).amax(1)
+        return 8 * seen[:, 0] * (1 - seen[:, 1]) - 4
+
+
 def subject() -> Subject:
     return sevens.subject(SevenVersusThree())
 

@@ -39,6 +39,8 @@ COMPARED = 16
 """of a network's hidden units, how many see a token beside the others of its text"""
 POINTING = 12.0
 """how much more at first speaks for a token of an answer, where the last row knows it"""
+SUMMARY = 3
+"""how many times as wide as a state a `summary` is"""
 LEAST = -10.0
 """the smallest outcome of a comparison"""
 ALL = slice(None)
@@ -131,16 +133,16 @@ class GateNetwork(nn.Module):
 
     def forward(self, *states: Tensor, valid: Tensor, members: slice = ALL) -> Tensor:
         """One or more states side by side, (members, examples, tokens, width) together, to logits (members,
-        examples, tokens).
+        examples, tokens). What is the same for all tokens of a text, see `summary`, has one token.
 
         Standardising is folded into the first layer, and the states are not joined: both save passes
         over memory.
         """
         weight = self.hidden.weight[members] / self.scale  # (members, hidden, width)
-        total = -(weight @ self.mean)[:, None]  # (members, 1, hidden), then (members, tokens of all, hidden)
+        total = -(weight @ self.mean)[:, None, None]  # (members, 1, 1, hidden), then of examples and tokens
         for state, part in zip(states, weight.split([s.shape[-1] for s in states], dim=2), strict=True):
-            total = total + state.flatten(1, 2) @ part.mT
-        units = beside_others(total.unflatten(1, valid.shape[1:]), valid, self.compared).flatten(1, 2)
+            total = total + (state.flatten(1, 2) @ part.mT).unflatten(1, state.shape[1:3])
+        units = beside_others(total, valid, self.compared).flatten(1, 2)
         units = torch.tanh(units + self.hidden_bias[members, None])
         raw = (units @ self.out.weight[members].mT)[..., 0]
         return self.logit(self.bias[members, None], raw).unflatten(1, valid.shape[1:])
@@ -181,6 +183,18 @@ def compare(scores: Tensor, valid: Tensor) -> Tensor:
     return (there.log_softmax(-2) + count).clamp(min=LEAST)
 
 
+def summary(state: Tensor, valid: Tensor) -> Tensor:
+    """What a gate may read of a whole text: its first and its last state and the mean of all of them.
+
+    (..., examples, tokens, width) -> (..., examples, 1, 3 * width); valid (..., examples, tokens) bool
+    """
+    first = valid.int().argmax(-1)  # (..., examples)
+    last = valid.shape[-1] - 1 - valid.flip(-1).int().argmax(-1)
+    ends = [state.take_along_dim(place[..., None, None], dim=-2) for place in (first, last)]
+    mean = (state * valid[..., None]).sum(-2, keepdim=True) / valid.sum(-1).clamp(min=1)[..., None, None]
+    return torch.cat([*ends, mean], dim=-1)
+
+
 def opened(rows: int, votes: bool) -> float:
     """The largest logit of a gate: where all rows vote, gates that are all open keep a token with the
     probability of a single one."""
@@ -204,6 +218,7 @@ class Probe(nn.Module):
             multiply, as published.
         members: how many networks each row has, which learn apart from each other; the probability that a
             token is kept is the mean of theirs.
+        context: whether every network also reads a `summary` of the text at the deepest site it reads.
         pointed: whether the last row also reads what the output points at, such as an answer, and what asks
             for it. It then begins with all else dropped, and has a baseline of its own: among many tokens
             what is dropped has to be passed over, around a few it has to stand for a whole text.
@@ -223,17 +238,18 @@ class Probe(nn.Module):
         sums: bool = True,
         members: int = 1,
         pointed: bool = False,
+        context: bool = False,
     ) -> None:
         super().__init__()
         if members < 1:
             raise TrainingError(f"members={members}; give 1 or more")
         self.rows, self.votes, self.sums, self.members = tuple(rows), votes, votes and sums, members
-        self.pointed = pointed
+        self.pointed, self.context = pointed, context
         self.limits = (SHUT[votes] if shut is None else shut, opened(len(self.rows), self.multiplies))
         limits = (-math.inf, math.inf) if self.sums else self.limits
         self.gates = nn.ModuleList(
             GateNetwork(
-                sum(widths[s] for s in row.reads),
+                sum(widths[s] for s in row.reads) + (SUMMARY * widths[row.reads[-1]] if context else 0),
                 hidden or max(32, widths[row.edit] // 4),
                 gate,
                 limits,
@@ -294,9 +310,11 @@ class Probe(nn.Module):
     def fit_statistics(self, states: Mapping[int, Tensor], valid: Tensor) -> None:
         """Standardise each network's inputs by mean and standard deviation over valid positions."""
         for i, row in enumerate(self.rows):
-            seen = torch.cat([states[site][valid] for site in row.reads], dim=-1).float()  # (tokens, width)
-            self.gate(i).mean.copy_(seen.mean(0))
-            self.gate(i).scale.copy_(seen.std(0).clamp(min=1e-3))
+            seen = [states[site][valid].float() for site in row.reads]  # (tokens, width) each
+            if self.context:
+                seen.append(summary(states[row.reads[-1]].float(), valid)[:, 0])  # (examples, 3 * width)
+            self.gate(i).mean.copy_(torch.cat([part.mean(0) for part in seen]))
+            self.gate(i).scale.copy_(torch.cat([part.std(0) for part in seen]).clamp(min=1e-3))
 
     def logits(self, states: Mapping[int, Tensor], valid: Tensor, member: int = 0) -> Tensor:
         """A member's logits of all rows: (rows, examples, tokens); valid (examples, tokens) bool."""
@@ -317,13 +335,13 @@ class Probe(nn.Module):
         """Logits (rows, members, examples, tokens) of states (members, examples, tokens, width)."""
         dtype = self.gate(0).bias.dtype
         read = {site: states[site].to(dtype) for site in self.reads}
-        if len({tuple(read[s].shape[-1] for s in row.reads) for row in self.rows}) == 1:
-            each = self._together(read, valid, members)
+        parts = self._parts(read, valid)
+        if len({tuple(part.shape[-1] for part in one) for one in parts}) == 1:
+            each = self._together(parts, valid, members)
         else:
             each = torch.stack(
-                [self.gate(i)(*(read[s] for s in row.reads), valid=valid, members=members)
-                 for i, row in enumerate(self.rows)]
-            )  # fmt: skip
+                [self.gate(i)(*one, valid=valid, members=members) for i, one in enumerate(parts)]
+            )
         if self.pointed:
             more = read[POINTED] @ self.pointing[members, None, :, None]  # (members, examples, tokens, 1)
             told = each[-1:] + SCALE * more[None, ..., 0]
@@ -332,7 +350,14 @@ class Probe(nn.Module):
             return torch.cat([summed(each[:-1], *self.limits), last])
         return summed(each, *self.limits) if self.sums else each
 
-    def _together(self, states: Mapping[int, Tensor], valid: Tensor, members: slice) -> Tensor:
+    def _parts(self, read: Mapping[int, Tensor], valid: Tensor) -> list[list[Tensor]]:
+        """What each row's network reads, side by side: (members, examples, tokens or 1, width) each."""
+        if not self.context:
+            return [[read[site] for site in row.reads] for row in self.rows]
+        about = {site: summary(read[site], valid) for site in {row.reads[-1] for row in self.rows}}
+        return [[*(read[site] for site in row.reads), about[row.reads[-1]]] for row in self.rows]
+
+    def _together(self, parts: Sequence[Sequence[Tensor]], valid: Tensor, members: slice) -> Tensor:
         """The same where all networks have one size: a few large products instead of many small ones."""
         gates = [self.gate(i) for i in range(len(self.rows))]
         every = members == ALL or self.members == 1
@@ -344,18 +369,16 @@ class Probe(nn.Module):
         mean, scale = (torch.stack([getattr(g, name) for g in gates]) for name in ("mean", "scale"))
         weight = normed(stacked(lambda g: g.hidden.size), stacked(lambda g: g.hidden.direction))
         weight = weight / scale[:, None]  # (members, rows, hidden, width)
-        total = -(weight @ mean[..., None]).mT  # (members, rows, 1, hidden)
-        widths = [states[site].shape[-1] for site in self.rows[0].reads]
-        for k, part in enumerate(weight.split(widths, dim=3)):
-            sites = [row.reads[k] for row in self.rows]
-            flat = {site: states[site].flatten(1, 2) for site in sites}  # (members, tokens of all, width)
-            if len(flat) == 1:
-                found = flat[sites[0]] @ part.flatten(1, 2).mT  # (members, tokens of all, rows * hidden)
-                total = total + found.unflatten(2, part.shape[1:3]).transpose(1, 2)
+        total = -(weight @ mean[..., None]).mT[:, :, None]  # (members, rows, 1, 1, hidden)
+        columns = weight.split([part.shape[-1] for part in parts[0]], dim=3)
+        for weights, *states in zip(columns, *parts, strict=True):
+            if all(state is states[0] for state in states):
+                found = states[0].flatten(1, 2) @ weights.flatten(1, 2).mT  # (members, tokens of all, ...)
+                found = found.unflatten(2, weights.shape[1:3]).transpose(1, 2)
             else:
-                total = total + torch.stack([flat[site] for site in sites], dim=1) @ part.mT
-        units = total.unflatten(2, valid.shape[1:])  # (members, rows, examples, tokens, hidden)
-        units = beside_others(units, valid[:, None], gates[0].compared).flatten(2, 3)
+                found = torch.stack([state.flatten(1, 2) for state in states], dim=1) @ weights.mT
+            total = total + found.unflatten(2, states[0].shape[1:3])  # of examples and tokens
+        units = beside_others(total, valid[:, None], gates[0].compared).flatten(2, 3)
         units = torch.tanh(units + stacked(lambda g: g.hidden_bias)[:, :, None])
         out = normed(stacked(lambda g: g.out.size), stacked(lambda g: g.out.direction))
         raw = (units @ out.mT)[..., 0]  # (members, rows, tokens of all)

@@ -1,5 +1,6 @@
 """DiffMask: a planted answer, single texts, saving and loading, and what is refused."""
 
+import itertools
 import json
 import warnings
 
@@ -10,6 +11,7 @@ import torch
 import masklens as ml
 import sevens
 import tiny
+import versus
 from masklens.errors import LensError, MethodError, TrainingError
 from masklens.lagrangian import Settings, Training
 from masklens.methods.diffmask import DiffMask, _settled, _start
@@ -45,6 +47,21 @@ def test_members_each_learn_and_settle_together(lens, tmp_path):
     assert again.explain("17342") == found.explain("17342")
     more = DiffMask.fit(found.subject, texts, over="states", start=again, **{**FIT, "steps": 2})
     assert more.probe.members == 2
+
+
+@pytest.mark.parametrize("context", [True, False])
+def test_gates_with_context_know_what_else_is_in_the_text(context, tmp_path):
+    """Where a 3 takes the 7's effect away, a text with both needs neither."""
+    subject = sevens.subject(versus.SevenUnlessThree())
+    texts = [text.replace("3", "73") if i % 4 == 1 else text for i, text in enumerate(versus.texts(400))]
+    lens = DiffMask.fit(subject, texts, over="states", sites=[0], compared=0, context=context, **FIT)
+    assert all(d.ok for d in lens.diagnostics)
+    alone, both = lens.explain(["1724", "17324"])
+    assert alone.scores[0].argmax() == 1 and alone.scores[0][1] > 0.5
+    assert both.scores[0][1] < 0.5 if context else both.scores[0][1] > 0.5
+    again = DiffMask.from_pretrained(lens.save_pretrained(tmp_path), subject)
+    assert again.probe.context == context and again.explain("17324") == [both]
+    assert f"- context: {context}" in (tmp_path / "README.md").read_text()
 
 
 def test_masks_over_inputs_do_not_grow_with_depth():
@@ -102,8 +119,9 @@ def test_save_and_load(lens, tmp_path):
 
 
 def test_save_and_load_of_every_form(tmp_path):
-    for i, over in enumerate(("inputs", [(0, 1)])):
-        made = DiffMask.fit(sevens.subject(), sevens.texts(40), over=over, **{**FIT, "steps": 5})
+    for i, (over, context) in enumerate(itertools.product(("inputs", [(0, 1)]), (True, False))):
+        how = {**FIT, "steps": 5, "context": context}
+        made = DiffMask.fit(sevens.subject(), sevens.texts(40), over=over, **how)
         made.save_pretrained(tmp_path / str(i))
         again = DiffMask.from_pretrained(tmp_path / str(i), made.subject)
         assert again.explain("17342") == made.explain("17342")
