@@ -185,8 +185,7 @@ class LensObjective:
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
 
     def weights_of(self, group: int) -> list[Tensor]:
-        own: list[Tensor] = list(self.module.gate(group).parameters())
-        return [*own, self.module.pointing] if self.pointed and group == self.groups - 1 else own
+        return self.module.weights_of(group)
 
     def terms(self, step: int, rank: int, world: int) -> Terms:
         """Each example of the batch is masked at a row of its own, by one of the members, and a few are

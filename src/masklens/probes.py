@@ -41,6 +41,8 @@ POINTING = 12.0
 """how much more at first speaks for a token of an answer, where the last row knows it"""
 SUMMARY = 3
 """how many times as wide as a state a `summary` is"""
+CAREFUL = 0.03
+"""how much smaller the steps of what is learned of a summary are, which all tokens of a text share"""
 LEAST = -10.0
 """the smallest outcome of a comparison"""
 ALL = slice(None)
@@ -131,18 +133,22 @@ class GateNetwork(nn.Module):
         self.bias = nn.Parameter(torch.full((members,), first))
         self.gate, self.limits, self.compared = gate, limits, min(compared, hidden // 2)
 
-    def forward(self, *states: Tensor, valid: Tensor, members: slice = ALL) -> Tensor:
+    def forward(
+        self, *states: Tensor, valid: Tensor, members: slice = ALL, more: Tensor | None = None
+    ) -> Tensor:
         """One or more states side by side, (members, examples, tokens, width) together, to logits (members,
-        examples, tokens). What is the same for all tokens of a text, see `summary`, has one token.
+        examples, tokens); `more` is added to the hidden units, (members, examples, 1, hidden).
 
         Standardising is folded into the first layer, and the states are not joined: both save passes
         over memory.
         """
         weight = self.hidden.weight[members] / self.scale  # (members, hidden, width)
-        total = -(weight @ self.mean)[:, None, None]  # (members, 1, 1, hidden), then of examples and tokens
+        total = -(weight @ self.mean)[:, None]  # (members, 1, hidden), then (members, tokens of all, hidden)
         for state, part in zip(states, weight.split([s.shape[-1] for s in states], dim=2), strict=True):
-            total = total + (state.flatten(1, 2) @ part.mT).unflatten(1, state.shape[1:3])
-        units = beside_others(total, valid, self.compared).flatten(1, 2)
+            total = total + state.flatten(1, 2) @ part.mT
+        units = total.unflatten(1, valid.shape[1:])
+        units = units if more is None else units + more
+        units = beside_others(units, valid, self.compared).flatten(1, 2)
         units = torch.tanh(units + self.hidden_bias[members, None])
         raw = (units @ self.out.weight[members].mT)[..., 0]
         return self.logit(self.bias[members, None], raw).unflatten(1, valid.shape[1:])
@@ -184,15 +190,33 @@ def compare(scores: Tensor, valid: Tensor) -> Tensor:
 
 
 def summary(state: Tensor, valid: Tensor) -> Tensor:
-    """What a gate may read of a whole text: its first and its last state and the mean of all of them.
+    """A whole text's states at a site: the first, the last and the mean of all, side by side.
 
-    (..., examples, tokens, width) -> (..., examples, 1, 3 * width); valid (..., examples, tokens) bool
+    (..., examples, tokens, width) -> (..., examples, 3 * width); valid (..., examples, tokens) bool
     """
     first = valid.int().argmax(-1)  # (..., examples)
     last = valid.shape[-1] - 1 - valid.flip(-1).int().argmax(-1)
-    ends = [state.take_along_dim(place[..., None, None], dim=-2) for place in (first, last)]
-    mean = (state * valid[..., None]).sum(-2, keepdim=True) / valid.sum(-1).clamp(min=1)[..., None, None]
+    ends = [state.take_along_dim(place[..., None, None], dim=-2)[..., 0, :] for place in (first, last)]
+    mean = (state * valid[..., None]).sum(-2) / valid.sum(-1).clamp(min=1)[..., None]
     return torch.cat([*ends, mean], dim=-1)
+
+
+class Context(nn.Module):
+    """What a whole text adds to the hidden units of its tokens: a linear map of its `summary`, at first 0."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, width: int, hidden: int, members: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(SUMMARY * width))
+        self.register_buffer("scale", torch.ones(SUMMARY * width))
+        self.weight = nn.Parameter(torch.zeros(members, hidden, SUMMARY * width))
+
+    def forward(self, state: Tensor, valid: Tensor, members: slice) -> Tensor:
+        """From (members, examples, tokens, width) to (members, examples, 1, hidden)."""
+        seen = (summary(state, valid) - self.mean) / self.scale
+        return (CAREFUL * seen @ self.weight[members].mT)[..., None, :]
 
 
 def opened(rows: int, votes: bool) -> float:
@@ -218,10 +242,10 @@ class Probe(nn.Module):
             multiply, as published.
         members: how many networks each row has, which learn apart from each other; the probability that a
             token is kept is the mean of theirs.
-        context: whether every network also reads a `summary` of the text at the deepest site it reads.
         pointed: whether the last row also reads what the output points at, such as an answer, and what asks
             for it. It then begins with all else dropped, and has a baseline of its own: among many tokens
             what is dropped has to be passed over, around a few it has to stand for a whole text.
+        context: whether the last row also reads the text as a whole, see `Context`.
     """
 
     def __init__(
@@ -244,12 +268,12 @@ class Probe(nn.Module):
         if members < 1:
             raise TrainingError(f"members={members}; give 1 or more")
         self.rows, self.votes, self.sums, self.members = tuple(rows), votes, votes and sums, members
-        self.pointed, self.context = pointed, context
+        self.pointed = pointed
         self.limits = (SHUT[votes] if shut is None else shut, opened(len(self.rows), self.multiplies))
         limits = (-math.inf, math.inf) if self.sums else self.limits
         self.gates = nn.ModuleList(
             GateNetwork(
-                sum(widths[s] for s in row.reads) + (SUMMARY * widths[row.reads[-1]] if context else 0),
+                sum(widths[s] for s in row.reads),
                 hidden or max(32, widths[row.edit] // 4),
                 gate,
                 limits,
@@ -264,6 +288,8 @@ class Probe(nn.Module):
             self.pointing = nn.Parameter(torch.tensor([[POINTING / SCALE, 0.0]]).repeat(members, 1))
             with torch.no_grad():
                 self.gate(len(self.rows) - 1).bias.sub_(POINTING)
+        deepest, units = self.rows[-1].reads[-1], self.gate(-1).hidden_bias.shape[1]
+        self.context = Context(widths[deepest], units, members) if context else None
         edits = dict.fromkeys(row.edit for row in self.rows)
         named = {self.baseline_name(i): row.edit for i, row in enumerate(self.rows)}
         self.baselines = nn.ParameterDict(
@@ -288,6 +314,14 @@ class Probe(nn.Module):
     def gate(self, row: int) -> GateNetwork:
         return cast(GateNetwork, self.gates[row])
 
+    def weights_of(self, row: int) -> list[Tensor]:
+        """What belongs to a row alone."""
+        own: list[Tensor] = list(self.gate(row).parameters())
+        if row == len(self.rows) - 1:
+            own += [self.pointing] if self.pointed else []
+            own += [self.context.weight] if self.context else []
+        return own
+
     def baseline(self, row: int) -> Tensor:
         """What replaces a state that a row drops: one vector for each edited site, (width,), or a table by
         place (see `baseline_at`), whose first and last rows are the vector alone. A row that knows what the
@@ -310,11 +344,13 @@ class Probe(nn.Module):
     def fit_statistics(self, states: Mapping[int, Tensor], valid: Tensor) -> None:
         """Standardise each network's inputs by mean and standard deviation over valid positions."""
         for i, row in enumerate(self.rows):
-            seen = [states[site][valid].float() for site in row.reads]  # (tokens, width) each
-            if self.context:
-                seen.append(summary(states[row.reads[-1]].float(), valid)[:, 0])  # (examples, 3 * width)
-            self.gate(i).mean.copy_(torch.cat([part.mean(0) for part in seen]))
-            self.gate(i).scale.copy_(torch.cat([part.std(0) for part in seen]).clamp(min=1e-3))
+            seen = torch.cat([states[site][valid] for site in row.reads], dim=-1).float()  # (tokens, width)
+            self.gate(i).mean.copy_(seen.mean(0))
+            self.gate(i).scale.copy_(seen.std(0).clamp(min=1e-3))
+        if self.context is not None:
+            seen = summary(states[self.rows[-1].reads[-1]].float(), valid)  # (examples, 3 * width)
+            self.context.mean.copy_(seen.mean(0))
+            self.context.scale.copy_(seen.std(0).clamp(min=1e-3))
 
     def logits(self, states: Mapping[int, Tensor], valid: Tensor, member: int = 0) -> Tensor:
         """A member's logits of all rows: (rows, examples, tokens); valid (examples, tokens) bool."""
@@ -335,30 +371,29 @@ class Probe(nn.Module):
         """Logits (rows, members, examples, tokens) of states (members, examples, tokens, width)."""
         dtype = self.gate(0).bias.dtype
         read = {site: states[site].to(dtype) for site in self.reads}
-        parts = self._parts(read, valid)
-        if len({tuple(part.shape[-1] for part in one) for one in parts}) == 1:
-            each = self._together(parts, valid, members)
+        last = self.rows[-1]
+        more = None if self.context is None else self.context(read[last.reads[-1]], valid, members)
+        if len({tuple(read[s].shape[-1] for s in row.reads) for row in self.rows}) == 1:
+            each = self._together(read, valid, members, more)
         else:
             each = torch.stack(
-                [self.gate(i)(*one, valid=valid, members=members) for i, one in enumerate(parts)]
-            )
+                [self.gate(i)(*(read[s] for s in row.reads), valid=valid, members=members,
+                              more=more if row is last else None)
+                 for i, row in enumerate(self.rows)]
+            )  # fmt: skip
         if self.pointed:
             more = read[POINTED] @ self.pointing[members, None, :, None]  # (members, examples, tokens, 1)
             told = each[-1:] + SCALE * more[None, ..., 0]
             # What the last row wants is no reason for the others: they do not know what it knows.
-            last = summed(torch.cat([each[:-1].detach(), told]), *self.limits)[-1:]
-            return torch.cat([summed(each[:-1], *self.limits), last])
+            deepest = summed(torch.cat([each[:-1].detach(), told]), *self.limits)[-1:]
+            return torch.cat([summed(each[:-1], *self.limits), deepest])
         return summed(each, *self.limits) if self.sums else each
 
-    def _parts(self, read: Mapping[int, Tensor], valid: Tensor) -> list[list[Tensor]]:
-        """What each row's network reads, side by side: (members, examples, tokens or 1, width) each."""
-        if not self.context:
-            return [[read[site] for site in row.reads] for row in self.rows]
-        about = {site: summary(read[site], valid) for site in {row.reads[-1] for row in self.rows}}
-        return [[*(read[site] for site in row.reads), about[row.reads[-1]]] for row in self.rows]
-
-    def _together(self, parts: Sequence[Sequence[Tensor]], valid: Tensor, members: slice) -> Tensor:
-        """The same where all networks have one size: a few large products instead of many small ones."""
+    def _together(
+        self, states: Mapping[int, Tensor], valid: Tensor, members: slice, more: Tensor | None
+    ) -> Tensor:
+        """The same where all networks have one size: a few large products instead of many small ones. `more`
+        is for the last one."""
         gates = [self.gate(i) for i in range(len(self.rows))]
         every = members == ALL or self.members == 1
 
@@ -369,16 +404,20 @@ class Probe(nn.Module):
         mean, scale = (torch.stack([getattr(g, name) for g in gates]) for name in ("mean", "scale"))
         weight = normed(stacked(lambda g: g.hidden.size), stacked(lambda g: g.hidden.direction))
         weight = weight / scale[:, None]  # (members, rows, hidden, width)
-        total = -(weight @ mean[..., None]).mT[:, :, None]  # (members, rows, 1, 1, hidden)
-        columns = weight.split([part.shape[-1] for part in parts[0]], dim=3)
-        for weights, *states in zip(columns, *parts, strict=True):
-            if all(state is states[0] for state in states):
-                found = states[0].flatten(1, 2) @ weights.flatten(1, 2).mT  # (members, tokens of all, ...)
-                found = found.unflatten(2, weights.shape[1:3]).transpose(1, 2)
+        total = -(weight @ mean[..., None]).mT  # (members, rows, 1, hidden)
+        widths = [states[site].shape[-1] for site in self.rows[0].reads]
+        for k, part in enumerate(weight.split(widths, dim=3)):
+            sites = [row.reads[k] for row in self.rows]
+            flat = {site: states[site].flatten(1, 2) for site in sites}  # (members, tokens of all, width)
+            if len(flat) == 1:
+                found = flat[sites[0]] @ part.flatten(1, 2).mT  # (members, tokens of all, rows * hidden)
+                total = total + found.unflatten(2, part.shape[1:3]).transpose(1, 2)
             else:
-                found = torch.stack([state.flatten(1, 2) for state in states], dim=1) @ weights.mT
-            total = total + found.unflatten(2, states[0].shape[1:3])  # of examples and tokens
-        units = beside_others(total, valid[:, None], gates[0].compared).flatten(2, 3)
+                total = total + torch.stack([flat[site] for site in sites], dim=1) @ part.mT
+        units = total.unflatten(2, valid.shape[1:])  # (members, rows, examples, tokens, hidden)
+        if more is not None:
+            units[:, -1] += more
+        units = beside_others(units, valid[:, None], gates[0].compared).flatten(2, 3)
         units = torch.tanh(units + stacked(lambda g: g.hidden_bias)[:, :, None])
         out = normed(stacked(lambda g: g.out.size), stacked(lambda g: g.out.direction))
         raw = (units @ out.mT)[..., 0]  # (members, rows, tokens of all)

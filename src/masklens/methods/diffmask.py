@@ -29,7 +29,7 @@ from ..files import whole
 from ..forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
 from ..lagrangian import Diagnostic, Settings, Training
 from ..objectives import FrozenTexts, LensObjective, ReinforceObjective, TextObjective
-from ..probes import COMPARED, SUMMARY, Over, Probe, Row, opened, reads_of, rows_for, with_members
+from ..probes import COMPARED, Over, Probe, Row, opened, reads_of, rows_for, with_members
 from ..subject import Subject
 from ..tasks import Pointing
 from . import Request, register
@@ -117,9 +117,9 @@ class DiffMask:
                 model's answer and which the question, and begins with all but the answer dropped, with
                 slack=0.15 and baseline_lr=0.003 unless given. For margins that leave room to drop nearly all
                 of a text, such as 1.0; the paper has no such thing.
-            context: whether gates also read the text as a whole, the first and the last state of their site
-                and the mean of all. They can then put together what the model has not yet put together at
-                that site; the paper's see a token at a time.
+            context: whether the gates of the deepest site also read the text as a whole: its first and its
+                last state and the mean of all. Those of other sites do not: they are to tell what the model
+                has put together by then, not to put it together themselves.
             folder: where checkpoints go; with `resume` an interrupted fit goes on from there.
             keep_bytes: memory for frozen states; by default 2 GB, or a third of a GPU's free memory.
             start: a lens of the same model, form and sites to begin from, such as one with a smaller margin;
@@ -252,7 +252,7 @@ class DiffMask:
             "sums": self.probe.sums,
             "members": self.probe.members,
             "pointed": self.probe.pointed,
-            "context": self.probe.context,
+            "context": self.probe.context is not None,
             "places": max((len(table) for table in self.probe.places.values()), default=0),
             "settings": asdict(self.settings),
             "diagnostics": [d._asdict() for d in self.diagnostics],
@@ -275,7 +275,7 @@ class DiffMask:
         widths = {row.edit: tensors[f"baselines.{row.edit}"].shape[0] for row in rows}
         probe = Probe(
             rows,
-            _read_widths(rows, widths, tensors, SUMMARY if about.get("context") else 0),
+            _read_widths(rows, widths, tensors),
             over == "inputs",
             about["hidden"],
             about.get("gate") or ("plain" if about["bounded"] is None else "tanh"),  # older lenses
@@ -434,17 +434,14 @@ def _same_model(saved: Tensor, module: nn.Module, folder: Path) -> None:
         )
 
 
-def _read_widths(
-    rows: Sequence[Row], known: dict[int, int], tensors: dict[str, Tensor], again: int
-) -> dict[int, int]:
-    """Widths of all sites a probe reads, from the sizes of its networks' inputs, which have the width of the
-    deepest site they read `again` so many times."""
+def _read_widths(rows: Sequence[Any], known: dict[int, int], tensors: dict[str, Tensor]) -> dict[int, int]:
+    """Widths of all sites a probe reads, from the sizes of its networks' inputs."""
     widths = dict(known)
     for i, row in enumerate(rows):
         missing = [site for site in row.reads if site not in widths]
         if missing:
             total = tensors[f"gates.{i}.mean"].shape[0]
-            widths[missing[0]] = (total - sum(widths.get(site, 0) for site in row.reads)) // (1 + again)
+            widths[missing[0]] = total - sum(widths.get(site, 0) for site in row.reads)
     return widths
 
 
@@ -459,7 +456,7 @@ def card(lens: DiffMask) -> str:
     settings += f"\n- gate: {lens.probe.gate(0).gate}\n- by_place: {bool(lens.probe.places)}"
     settings += f"\n- compared: {lens.probe.gate(0).compared}\n- sums: {lens.probe.sums}"
     settings += f"\n- members: {lens.probe.members}\n- pointed: {lens.probe.pointed}"
-    settings += f"\n- context: {lens.probe.context}"
+    settings += f"\n- context: {lens.probe.context is not None}"
     events = "\n".join(f"- {event}" for event in lens.events) or "- none"
     return f"""# A DiffMask lens
 
