@@ -268,7 +268,7 @@ SOME = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [False, True, True, T
 
 @pytest.mark.parametrize("members", [1, 2])
 @pytest.mark.parametrize("widths", [WIDTHS, {0: 4, 1: 4, 2: 4}])  # networks one by one, and together
-def test_with_context_the_last_row_reads_the_token_beside_its_text(widths, members):
+def test_a_gate_with_context_reads_the_token_beside_its_text(widths, members):
     torch.manual_seed(1)
     states = {site: torch.randn(3, 5, width) for site, width in widths.items()}
     rows = rows_for("inputs", [0, 1, 2])
@@ -276,39 +276,37 @@ def test_with_context_the_last_row_reads_the_token_beside_its_text(widths, membe
     probe.fit_statistics(states, SOME)
     for p in probe.parameters():
         torch.nn.init.normal_(p)
-    probe.context.weight.data.mul_(10.0)
+        p.data.mul_(3.0)
     logits, this = probe.logits(states, SOME, members - 1), members - 1
     for i, row in enumerate(rows):
-        gate, own = probe.gate(i), states[row.reads[-1]]
+        gate, context, own = probe.gate(i), probe.contexts[i], states[row.reads[-1]]
         for text, there in enumerate(SOME):
             inside = own[text, there]
             around = torch.cat([inside[0], inside[-1], inside.mean(0)])
             for token in there.nonzero()[:, 0].tolist():
                 read = torch.cat([states[site][text, token] for site in row.reads])
                 units = gate.hidden.weight[this] @ ((read - gate.mean) / gate.scale) + gate.hidden_bias[this]
-                if i == 2:
-                    told = (around - probe.context.mean) / probe.context.scale
-                    units = units + 0.03 * probe.context.weight[this] @ told
+                units = units + 0.03 * context.weight[this] @ ((around - context.mean) / context.scale)
                 raw = gate.bias[this] + 10 * gate.out.weight[this, 0] @ torch.tanh(units)
                 expected = raw.clamp(*probe.limits)
                 torch.testing.assert_close(logits[i, text, token], expected, rtol=1e-4, atol=1e-4)
-    assert logits[2].std() > 0.1
+    assert logits.std() > 0.1
 
 
 def test_context_says_nothing_at_first_and_then_learns(states):
     probe, without = probe_over("inputs", context=True), probe_over("inputs")
     torch.testing.assert_close(probe.logits(states, VALID), without.logits(states, VALID))
     probe.logits(states, VALID).sum().backward()
-    assert probe.context.weight.grad.abs().min() > 0
-    assert probe.context.weight in set(probe.weights_of(2)) - set(probe.weights_of(1))
+    assert all(one.weight.grad.abs().min() > 0 for one in probe.contexts)
+    assert [id(probe.contexts[1].weight) in map(id, probe.weights_of(row)) for row in range(3)] == [0, 1, 0]
 
 
 def test_context_is_standardised_over_texts(states):
     probe = probe_over("states", context=True)
     probe.fit_statistics(states, SOME)
-    last = torch.stack([states[2][text, there][-1] for text, there in enumerate(SOME)])
-    torch.testing.assert_close(probe.context.mean[4:8], last.mean(0))  # after the first
-    torch.testing.assert_close(probe.context.scale[4:8], last.std(0))
+    last = torch.stack([states[1][text, there][-1] for text, there in enumerate(SOME)])
+    torch.testing.assert_close(probe.contexts[1].mean[4:8], last.mean(0))  # after the first
+    torch.testing.assert_close(probe.contexts[1].scale[4:8], last.std(0))
 
 
 def test_a_text_without_tokens_has_a_summary(states):

@@ -134,10 +134,10 @@ class GateNetwork(nn.Module):
         self.gate, self.limits, self.compared = gate, limits, min(compared, hidden // 2)
 
     def forward(
-        self, *states: Tensor, valid: Tensor, members: slice = ALL, more: Tensor | None = None
+        self, *states: Tensor, valid: Tensor, members: slice = ALL, about: Tensor | None = None
     ) -> Tensor:
         """One or more states side by side, (members, examples, tokens, width) together, to logits (members,
-        examples, tokens); `more` is added to the hidden units, (members, examples, 1, hidden).
+        examples, tokens); what a `Context` says about a text is added to the hidden units.
 
         Standardising is folded into the first layer, and the states are not joined: both save passes
         over memory.
@@ -147,7 +147,7 @@ class GateNetwork(nn.Module):
         for state, part in zip(states, weight.split([s.shape[-1] for s in states], dim=2), strict=True):
             total = total + state.flatten(1, 2) @ part.mT
         units = total.unflatten(1, valid.shape[1:])
-        units = units if more is None else units + more
+        units = units if about is None else units + about
         units = beside_others(units, valid, self.compared).flatten(1, 2)
         units = torch.tanh(units + self.hidden_bias[members, None])
         raw = (units @ self.out.weight[members].mT)[..., 0]
@@ -245,7 +245,7 @@ class Probe(nn.Module):
         pointed: whether the last row also reads what the output points at, such as an answer, and what asks
             for it. It then begins with all else dropped, and has a baseline of its own: among many tokens
             what is dropped has to be passed over, around a few it has to stand for a whole text.
-        context: whether the last row also reads the text as a whole, see `Context`.
+        context: whether every row also reads the text as a whole at its site, see `Context`.
     """
 
     def __init__(
@@ -288,8 +288,10 @@ class Probe(nn.Module):
             self.pointing = nn.Parameter(torch.tensor([[POINTING / SCALE, 0.0]]).repeat(members, 1))
             with torch.no_grad():
                 self.gate(len(self.rows) - 1).bias.sub_(POINTING)
-        deepest, units = self.rows[-1].reads[-1], self.gate(-1).hidden_bias.shape[1]
-        self.context = Context(widths[deepest], units, members) if context else None
+        self.contexts = nn.ModuleList(
+            Context(widths[row.reads[-1]], self.gate(i).hidden_bias.shape[1], members)
+            for i, row in enumerate(self.rows if context else ())
+        )
         edits = dict.fromkeys(row.edit for row in self.rows)
         named = {self.baseline_name(i): row.edit for i, row in enumerate(self.rows)}
         self.baselines = nn.ParameterDict(
@@ -307,6 +309,11 @@ class Probe(nn.Module):
         return self.votes and not self.sums
 
     @property
+    def context(self) -> bool:
+        """Whether rows read texts as a whole."""
+        return len(self.contexts) > 0
+
+    @property
     def reads(self) -> tuple[int, ...]:
         """The sites whose states the probe needs."""
         return reads_of(self.rows, self.pointed)
@@ -317,10 +324,8 @@ class Probe(nn.Module):
     def weights_of(self, row: int) -> list[Tensor]:
         """What belongs to a row alone."""
         own: list[Tensor] = list(self.gate(row).parameters())
-        if row == len(self.rows) - 1:
-            own += [self.pointing] if self.pointed else []
-            own += [self.context.weight] if self.context else []
-        return own
+        own += self.contexts[row].parameters() if self.context else []
+        return [*own, self.pointing] if self.pointed and row == len(self.rows) - 1 else own
 
     def baseline(self, row: int) -> Tensor:
         """What replaces a state that a row drops: one vector for each edited site, (width,), or a table by
@@ -347,10 +352,10 @@ class Probe(nn.Module):
             seen = torch.cat([states[site][valid] for site in row.reads], dim=-1).float()  # (tokens, width)
             self.gate(i).mean.copy_(seen.mean(0))
             self.gate(i).scale.copy_(seen.std(0).clamp(min=1e-3))
-        if self.context is not None:
-            seen = summary(states[self.rows[-1].reads[-1]].float(), valid)  # (examples, 3 * width)
-            self.context.mean.copy_(seen.mean(0))
-            self.context.scale.copy_(seen.std(0).clamp(min=1e-3))
+            if self.context:
+                seen = summary(states[row.reads[-1]].float(), valid)  # (examples, 3 * width)
+                cast(Context, self.contexts[i]).mean.copy_(seen.mean(0))
+                cast(Context, self.contexts[i]).scale.copy_(seen.std(0).clamp(min=1e-3))
 
     def logits(self, states: Mapping[int, Tensor], valid: Tensor, member: int = 0) -> Tensor:
         """A member's logits of all rows: (rows, examples, tokens); valid (examples, tokens) bool."""
@@ -371,29 +376,30 @@ class Probe(nn.Module):
         """Logits (rows, members, examples, tokens) of states (members, examples, tokens, width)."""
         dtype = self.gate(0).bias.dtype
         read = {site: states[site].to(dtype) for site in self.reads}
-        last = self.rows[-1]
-        more = None if self.context is None else self.context(read[last.reads[-1]], valid, members)
+        about = [
+            context(read[row.reads[-1]], valid, members)
+            for context, row in zip(self.contexts, self.rows, strict=False)
+        ]
         if len({tuple(read[s].shape[-1] for s in row.reads) for row in self.rows}) == 1:
-            each = self._together(read, valid, members, more)
+            each = self._together(read, about, valid, members)
         else:
             each = torch.stack(
                 [self.gate(i)(*(read[s] for s in row.reads), valid=valid, members=members,
-                              more=more if row is last else None)
+                              about=about[i] if about else None)
                  for i, row in enumerate(self.rows)]
             )  # fmt: skip
         if self.pointed:
             more = read[POINTED] @ self.pointing[members, None, :, None]  # (members, examples, tokens, 1)
             told = each[-1:] + SCALE * more[None, ..., 0]
             # What the last row wants is no reason for the others: they do not know what it knows.
-            deepest = summed(torch.cat([each[:-1].detach(), told]), *self.limits)[-1:]
-            return torch.cat([summed(each[:-1], *self.limits), deepest])
+            last = summed(torch.cat([each[:-1].detach(), told]), *self.limits)[-1:]
+            return torch.cat([summed(each[:-1], *self.limits), last])
         return summed(each, *self.limits) if self.sums else each
 
     def _together(
-        self, states: Mapping[int, Tensor], valid: Tensor, members: slice, more: Tensor | None
+        self, states: Mapping[int, Tensor], about: Sequence[Tensor], valid: Tensor, members: slice
     ) -> Tensor:
-        """The same where all networks have one size: a few large products instead of many small ones. `more`
-        is for the last one."""
+        """The same where all networks have one size: a few large products instead of many small ones."""
         gates = [self.gate(i) for i in range(len(self.rows))]
         every = members == ALL or self.members == 1
 
@@ -415,8 +421,7 @@ class Probe(nn.Module):
             else:
                 total = total + torch.stack([flat[site] for site in sites], dim=1) @ part.mT
         units = total.unflatten(2, valid.shape[1:])  # (members, rows, examples, tokens, hidden)
-        if more is not None:
-            units[:, -1] += more
+        units = units + torch.stack(list(about), dim=1) if about else units
         units = beside_others(units, valid[:, None], gates[0].compared).flatten(2, 3)
         units = torch.tanh(units + stacked(lambda g: g.hidden_bias)[:, :, None])
         out = normed(stacked(lambda g: g.out.size), stacked(lambda g: g.out.direction))

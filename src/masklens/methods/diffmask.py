@@ -117,9 +117,9 @@ class DiffMask:
                 model's answer and which the question, and begins with all but the answer dropped, with
                 slack=0.15 and baseline_lr=0.003 unless given. For margins that leave room to drop nearly all
                 of a text, such as 1.0; the paper has no such thing.
-            context: whether the gates of the deepest site also read the text as a whole: its first and its
-                last state and the mean of all. Those of other sites do not: they are to tell what the model
-                has put together by then, not to put it together themselves.
+            context: whether gates also read the text as a whole at their site: its first and its last state
+                and the mean of all. They can then put together what the model has not yet put together
+                there; the paper's see a token at a time.
             folder: where checkpoints go; with `resume` an interrupted fit goes on from there.
             keep_bytes: memory for frozen states; by default 2 GB, or a third of a GPU's free memory.
             start: a lens of the same model, form and sites to begin from, such as one with a smaller margin;
@@ -252,7 +252,7 @@ class DiffMask:
             "sums": self.probe.sums,
             "members": self.probe.members,
             "pointed": self.probe.pointed,
-            "context": self.probe.context is not None,
+            "context": self.probe.context,
             "places": max((len(table) for table in self.probe.places.values()), default=0),
             "settings": asdict(self.settings),
             "diagnostics": [d._asdict() for d in self.diagnostics],
@@ -456,7 +456,7 @@ def card(lens: DiffMask) -> str:
     settings += f"\n- gate: {lens.probe.gate(0).gate}\n- by_place: {bool(lens.probe.places)}"
     settings += f"\n- compared: {lens.probe.gate(0).compared}\n- sums: {lens.probe.sums}"
     settings += f"\n- members: {lens.probe.members}\n- pointed: {lens.probe.pointed}"
-    settings += f"\n- context: {lens.probe.context is not None}"
+    settings += f"\n- context: {lens.probe.context}"
     events = "\n".join(f"- {event}" for event in lens.events) or "- none"
     return f"""# A DiffMask lens
 
