@@ -9,6 +9,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from masklens.errors import TrainingError
 from masklens.gates import HardConcrete
 from masklens.probes import (
+    CAREFUL,
     GateNetwork,
     Probe,
     Row,
@@ -286,7 +287,7 @@ def test_a_gate_with_context_reads_the_token_beside_its_text(widths, members):
             for token in there.nonzero()[:, 0].tolist():
                 read = torch.cat([states[site][text, token] for site in row.reads])
                 units = gate.hidden.weight[this] @ ((read - gate.mean) / gate.scale) + gate.hidden_bias[this]
-                units = units + 0.03 * context.weight[this] @ ((around - context.mean) / context.scale)
+                units = units + CAREFUL * context.weight[this] @ ((around - context.mean) / context.scale)
                 raw = gate.bias[this] + 10 * gate.out.weight[this, 0] @ torch.tanh(units)
                 expected = raw.clamp(*probe.limits)
                 torch.testing.assert_close(logits[i, text, token], expected, rtol=1e-4, atol=1e-4)

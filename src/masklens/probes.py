@@ -41,7 +41,7 @@ POINTING = 12.0
 """how much more at first speaks for a token of an answer, where the last row knows it"""
 SUMMARY = 3
 """how many times as wide as a state a `summary` is"""
-CAREFUL = 0.03
+CAREFUL = 0.2
 """how much smaller the steps of what is learned of a summary are, which all tokens of a text share"""
 LEAST = -10.0
 """the smallest outcome of a comparison"""
