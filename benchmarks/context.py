@@ -2,7 +2,7 @@
 
     python -m benchmarks.context MODEL_DIR DATA_DIR [SEED ...]
 
-Lenses over inputs, fitted on 20,000 training sentences of SST and phrases of them, of 5 to 14 words, and
+Lenses over inputs, fitted on 20,000 training sentences of SST and phrases of them, of up to 14 words, and
 judged at the deepest site on sentences set aside that are as short. A line a threshold on P(kept): what it
 masks and what that costs. About 10 minutes a fit of a 6-layer model on one core, two fits a seed.
 """
@@ -21,8 +21,15 @@ from masklens.reproduce.treebank import texts_to_fit_on
 
 LONGEST, COUNT = 14, 20_000
 THRESHOLDS = (0.2, 0.35, 0.5, 0.65, 0.8)
-FIT: dict[str, Any] = {"steps": 1000, "batch_size": 64, "lr": 3e-3, "slack": 0.2, "evaluate_every": 500}
-MEMORY = 8 * 10**9
+FIT: dict[str, Any] = {
+    "steps": 1000,
+    "batch_size": 64,
+    "lr": 3e-3,
+    "slack": 0.2,
+    "evaluate_every": 500,
+    "patience": 0,
+    "keep_bytes": 8 * 10**9,
+}
 
 
 def main(model: Path, data: Path, seeds: list[int]) -> None:
@@ -30,20 +37,10 @@ def main(model: Path, data: Path, seeds: list[int]) -> None:
     every = texts_to_fit_on(data, model.name.rpartition("-")[2])
     train, watched, judged = ([text for text in one if len(text.split()) <= LONGEST] for one in every)
     random.Random(1).shuffle(train)
+    how = {**FIT, "held_out": judged, "validation": watched}
     for seed in seeds:
         for context in (False, True):
-            lens = DiffMask.fit(
-                subject,
-                train[:COUNT],
-                "inputs",
-                seed=seed,
-                held_out=judged,
-                validation=watched,
-                keep_bytes=MEMORY,
-                context=context,
-                patience=0,
-                **FIT,
-            )
+            lens = DiffMask.fit(subject, train[:COUNT], "inputs", seed=seed, context=context, **how)
             tell(lens, watched + judged, f"seed {seed}, context {context}")
 
 
