@@ -13,6 +13,7 @@ import torch
 
 import tiny
 from masklens.errors import FileError, LensError, MethodError
+from masklens.lagrangian import Training
 from masklens.methods.diffmask import DiffMask
 from masklens.reproduce import sst, sst_analysis, sst_figures, sst_table2, treebank
 from masklens.reproduce.labelled import Labelled
@@ -187,6 +188,32 @@ def test_pieces_are_done_once_and_lenses_are_reused(folders, tmp_path, monkeypat
     assert all(keys <= set(site) for site in dev["sites"])
     text = (tmp_path / "results.md").read_text()
     assert "46.3%" in text and "| inputs, gates alone | dev |" in text
+
+
+def test_a_fit_that_is_taken_up_again_says_so(folders, tmp_path, monkeypatch):
+    """Its seconds are not those of the whole fit."""
+    models, data = folders
+    monkeypatch.setitem(sst.FIT, "evaluate_every", 4)
+    plain, parts = Training._one_step, tmp_path / "parts" / "minilm-sst5-seed0-first4-steps8"
+
+    def interrupted(training):
+        if training.step == 6:
+            raise KeyboardInterrupt
+        return plain(training)
+
+    def fit(number):
+        sst.run(models, data, tmp_path, parts=[f"lens/inputs/{number}"], limit=4, steps=8)
+
+    monkeypatch.setattr(Training, "_one_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit(0)
+    monkeypatch.setattr(Training, "_one_step", plain)
+    fit(0)
+    fit(1)
+    written = [json.loads((parts / f"lens-inputs-{k}.json").read_text())["resumed"] for k in (0, 1)]
+    assert written == [True, False]
+    rows = [line for line in (tmp_path / "results.md").read_text().splitlines() if "inputs-" in line]
+    assert ["(resumed)" in row for row in rows] == [True, False]
 
 
 def test_another_folder_of_lenses(folders, tmp_path):

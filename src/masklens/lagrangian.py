@@ -58,6 +58,9 @@ from .errors import TrainingError
 from .files import whole
 from .processes import World, is_main
 
+CHECKPOINT = "checkpoint.safetensors"
+"""what a fit can be taken up from again"""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -304,7 +307,7 @@ class Training:
         if settings.hold < 0:
             raise TrainingError(f"hold={settings.hold}; give 0 or more")
         self.objective, self.settings = objective, settings
-        self.file = None if folder is None else Path(folder) / "checkpoint.safetensors"
+        self.file = None if folder is None else Path(folder) / CHECKPOINT
         self.device = next(objective.module.parameters()).device
         self.processes = World(self.device)
         # What is not shared is each process's own: nothing is reduced.

@@ -10,9 +10,6 @@ OUT/kept. Several processes may work in one folder, each at its own pieces.
 
 from __future__ import annotations
 
-import shutil
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -135,8 +132,9 @@ class QuestionStudy(Study):
         how |= {} if self.limit is None else {"batch_size": self.limit}
         judged = JUDGED if self.limit is None else self.limit // 2
         pairs = [q.pair for q in self.train]
-        start = time.perf_counter()
-        lens = DiffMask.fit(
+        self.fit_into(
+            folder,
+            f"lens/{over}/{margin}",
             self.subject,
             pairs[2 * judged :],
             over,
@@ -144,16 +142,10 @@ class QuestionStudy(Study):
             self.seed,
             held_out=pairs[:judged],
             validation=pairs[judged : 2 * judged],
-            folder=folder / "training",
             keep_bytes=0,
             start=before,
-            show_progress=sys.stderr.isatty(),
             **how,
         )
-        seconds, texts = time.perf_counter() - start, len(pairs) - 2 * judged
-        self.keep_fit(f"lens/{over}/{margin}", lens, seconds, texts)
-        lens.save_pretrained(folder)
-        shutil.rmtree(folder / "training", ignore_errors=True)
 
     def kept_path(self, over: str) -> Path:
         return self.out / "kept" / f"{self.model}-{over}{self.suffix}.npz"

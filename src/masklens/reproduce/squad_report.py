@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ..files import whole
 from .running import write_json
 from .sst_report import groups_table, table
+from .study import seconds_of
 
 Found = Mapping[str, Any]
 OVERS = ("inputs", "states")
@@ -246,7 +247,7 @@ def _fits(lenses: Mapping[str, Found]) -> list[str]:
         [
             name,
             str(lens["texts"]),
-            f"{lens['seconds']:.0f}",
+            seconds_of(lens),
             lens["settings"]["device"],
             "-" if lens["peak_bytes"] is None else f"{lens['peak_bytes'] / 1e9:.1f}",
             f"{max(d['divergence'] for d in lens['diagnostics']):.3f}",

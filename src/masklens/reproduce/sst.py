@@ -10,9 +10,6 @@ in one folder, each at its own pieces: results are assembled from the pieces tha
 
 from __future__ import annotations
 
-import shutil
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +34,7 @@ PARTS = ("erasure", "lens", "faithfulness", "stability", "analysis", "figures")
 MARGIN = 0.1
 FIT: dict[str, Any] = {"batch_size": 1280, "evaluate_every": 550, "patience": 0}
 FIT_OVER: dict[str, dict[str, Any]] = {
-    "inputs": {"steps": 3300, "lr": 3e-3, "slack": 0.2, "members": 4, "hidden": 192},
+    "inputs": {"steps": 2200, "lr": 3e-3, "slack": 0.2, "members": 6, "hidden": 192},
     "states": {"steps": 2750, "lr": 2e-3, "slack": 0.25, "members": 32, "hidden": 48},
 }
 """how lenses are fitted; all else as in lagrangian.Settings"""
@@ -161,8 +158,9 @@ class SentimentStudy(Study):
         how |= {} if self.limit is None else {"batch_size": self.limit}
         limit, seed = None if self.limit is None else 4 * self.limit, self.seed + number
         texts, watched, judged = texts_to_fit_on(self.data, self.task, limit)
-        start = time.perf_counter()
-        lens = DiffMask.fit(
+        self.fit_into(
+            folder,
+            f"lens/{over}/{number}",
             self.subject,
             texts,
             over,
@@ -170,13 +168,8 @@ class SentimentStudy(Study):
             seed,
             held_out=judged,
             validation=watched,
-            folder=folder / "training",
-            show_progress=sys.stderr.isatty(),
             **how,
         )
-        self.keep_fit(f"lens/{over}/{number}", lens, time.perf_counter() - start, len(texts))
-        lens.save_pretrained(folder)
-        shutil.rmtree(folder / "training", ignore_errors=True)
 
 
 def _lens(study: SentimentStudy, which: str) -> None:

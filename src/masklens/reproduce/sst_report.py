@@ -10,6 +10,7 @@ from typing import Any
 from ..files import whole
 from .running import write_json
 from .sst_faithfulness import BOUND, KEEP
+from .study import seconds_of
 
 Found = Mapping[str, Any]
 
@@ -278,7 +279,7 @@ def _fits(lenses: Mapping[str, Found]) -> list[str]:
         [
             name,
             str(lens["texts"]),
-            f"{lens['seconds']:.0f}",
+            seconds_of(lens),
             lens["settings"]["device"],
             f"{max(d['divergence'] for d in lens['diagnostics']):.3f}",
             f"{1 - lens['diagnostics'][-1]['kept']:.1%}",

@@ -6,6 +6,8 @@ done again. Several processes may work in one folder, each at its own pieces.
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +16,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..attribution import Text
 from ..errors import FileError, MethodError
+from ..lagrangian import CHECKPOINT
 from ..methods.diffmask import DiffMask
 from ..subject import Subject
 from .running import device_name, only_one, write_json
@@ -76,20 +80,40 @@ class Study:
                     fit(folder)
         return DiffMask.from_pretrained(folder, subject)
 
-    def keep_fit(self, piece: str, lens: DiffMask, seconds: float, texts: int) -> None:
-        """Write the piece of a fit."""
-        cuda = self.device == "cuda"
+    def fit_into(
+        self,
+        folder: Path,
+        piece: str,
+        subject: Subject,
+        texts: Sequence[Text],
+        over: str,
+        margin: float,
+        seed: int,
+        **how: Any,
+    ) -> None:
+        """Fit a lens, with checkpoints in its folder, and write the lens, its card and the piece of the fit.
+
+        The seconds of a fit that was taken up again are those of its last part.
+        """
+        training = folder / "training"
+        resumed, start = (training / CHECKPOINT).exists(), time.perf_counter()
+        lens = DiffMask.fit(
+            subject, texts, over, margin, seed, folder=training, show_progress=sys.stderr.isatty(), **how
+        )
         write_json(
             self.path(piece),
             {
-                "seconds": seconds,
-                "texts": texts,
-                "peak_bytes": torch.cuda.max_memory_allocated() if cuda else None,
+                "seconds": time.perf_counter() - start,
+                "resumed": resumed,
+                "texts": len(texts),
+                "peak_bytes": torch.cuda.max_memory_allocated() if self.device == "cuda" else None,
                 "diagnostics": [d._asdict() for d in lens.diagnostics],
                 "events": lens.events,
                 "settings": self.settings,
             },
         )
+        lens.save_pretrained(folder)
+        shutil.rmtree(training, ignore_errors=True)
 
 
 S = TypeVar("S", bound=Study)
@@ -135,6 +159,11 @@ def models_there(model_dir: Path, names: Sequence[str]) -> list[str]:
     if not there:
         raise FileError(f"{model_dir} has none of {', '.join(names)}; --model-dir is a folder of checkpoints")
     return there
+
+
+def seconds_of(fit: Mapping[str, Any]) -> str:
+    """How long the fit of a piece took, for a table."""
+    return f"{fit['seconds']:.0f}" + (" (resumed)" if fit.get("resumed") else "")
 
 
 def command(section: str, limit: int | None, steps: int | None, seed: int) -> str:
