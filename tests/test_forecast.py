@@ -13,8 +13,8 @@ from masklens import forecast
 from masklens.cli import app
 from masklens.forecast import between, describe_texts, judge_texts
 from masklens.lagrangian import Settings, Training
-from masklens.methods.defaults import Default
 from masklens.methods.diffmask import DiffMask
+from masklens.methods.favoured import Favoured
 
 FIT = {"steps": 40, "lr": 1e-2, "batch_size": 32, "margin": 0.05, "hidden": 16, "evaluate_every": 20}
 
@@ -90,7 +90,8 @@ def test_a_fit_taken_up_again_says_where_it_goes_on(tmp_path, monkeypatch):
 
 
 def test_the_command_tells_it_on_standard_error(tmp_path, monkeypatch):
-    monkeypatch.setattr("masklens.methods.diffmask.defaults", lambda *given: [Default(2, "dull", 0.0, 0.5)])
+    found = Favoured(2, "dull", 0.0, 0.5, "dull")
+    monkeypatch.setattr("masklens.methods.diffmask.favoured", lambda *given: [found])
     tiny.model("bert").save_pretrained(tmp_path / "model")
     tiny.FAMILIES["bert"].tokenizer().save_pretrained(tmp_path / "model")
     (tmp_path / "texts.txt").write_text("\n".join(f"a fast movie {i}" for i in range(40)))
@@ -101,7 +102,7 @@ def test_the_command_tells_it_on_standard_error(tmp_path, monkeypatch):
     said = done.stderr
     assert "36 texts to train on, 2 to validate, 2 held out to judge the lens; 2 steps of 36 texts" in said
     assert said.count("36 training texts are few") == 1
-    assert said.index("seconds on cpu") < said.index("site 2: with everything dropped") < said.index("wrote ")
+    assert said.index("seconds on cpu") < said.index("site 2: 0% is kept") < said.index("wrote ")
     assert sorted(p.name for p in (tmp_path / "lens").iterdir()) == [
         "README.md",
         "lens.json",

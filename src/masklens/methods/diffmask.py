@@ -34,7 +34,7 @@ from ..subject import Subject
 from ..tasks import Pointing
 from . import Request, register
 from .baselines import absent_state, mask_or_zero
-from .defaults import defaults
+from .favoured import favoured
 
 if TYPE_CHECKING:
     from ..evaluation.verifying import Verification
@@ -175,7 +175,7 @@ class DiffMask:
             training.run(show_progress)
             events = training.events + _settled(training, objective)
             diagnostics = objective.diagnose(training.multipliers.values.tolist(), held)
-            events += [str(default) for default in defaults(probe, held)]
+            events += [str(one) for one in favoured(probe, held)]
         lens = cls(
             subject, probe.eval().requires_grad_(False), over, chosen, diagnostics, events, training.history
         )

@@ -1,4 +1,4 @@
-"""What a model says with everything dropped: told where a lens keeps less of the texts of that class."""
+"""A class of which a lens keeps much less than of others is told."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ import sevens
 import tiny
 import versus
 from masklens import DiffMask
-from masklens.methods.defaults import Default, defaults
+from masklens.methods.favoured import Favoured, favoured
 from masklens.objectives import FrozenTexts
 from masklens.probes import Probe, rows_for
 
@@ -35,29 +35,40 @@ def four_digits(count):
 
 def test_a_class_that_needs_nothing_is_told_at_every_site():
     frozen = FrozenTexts(sevens.subject(), four_digits(60), sevens.subject().sites, 0)
-    found = defaults(probe_that_keeps(frozen, 0.0, 0.5), frozen)
+    found = favoured(probe_that_keeps(frozen, 0.0, 0.5), frozen)
     assert [one.site for one in found] == list(frozen.subject.sites)
-    assert found[0] == Default(frozen.subject.sites[0], "no", 0.0, 0.5)
-    assert "says 'no'; 0% is kept of texts of which it says so anyway, 50% of the others" in str(found[0])
+    assert found[0] == Favoured(frozen.subject.sites[0], "no", 0.0, 0.5, "no")
+    assert str(found[0]).endswith(
+        "0% is kept of texts of which the model says 'no', 50% of the others; "
+        "with everything dropped it says so too"
+    )
 
 
-@pytest.mark.parametrize(("of_no", "of_yes"), [(0.5, 0.5), (0.5, 0.0), (0.25, 0.25)])
-def test_masks_that_keep_as_much_or_more_of_the_default_are_not(of_no, of_yes):
+def test_a_class_is_told_that_emptied_texts_are_not_of():
+    """A baseline can lean towards a class without saying it."""
     frozen = FrozenTexts(sevens.subject(), four_digits(60), sevens.subject().sites, 0)
-    assert defaults(probe_that_keeps(frozen, of_no, of_yes), frozen) == []
+    found = favoured(probe_that_keeps(frozen, 0.75, 0.25), frozen)
+    assert [one[1:] for one in found] == [("yes", 0.25, 0.75, "no")] * len(frozen.subject.sites)
+    assert str(found[0]).endswith("says 'yes', 75% of the others; with everything dropped it says 'no'")
+
+
+@pytest.mark.parametrize(("of_no", "of_yes"), [(0.5, 0.5), (0.25, 0.25), (1.0, 1.0)])
+def test_masks_that_keep_as_much_of_all_are_not(of_no, of_yes):
+    frozen = FrozenTexts(sevens.subject(), four_digits(60), sevens.subject().sites, 0)
+    assert favoured(probe_that_keeps(frozen, of_no, of_yes), frozen) == []
 
 
 def test_a_class_of_few_texts_is_not_judged():
     texts = [text for text in four_digits(200) if "7" not in text][:30] + ["1727"] * 9
     frozen = FrozenTexts(sevens.subject(), texts, sevens.subject().sites, 0)
-    assert defaults(probe_that_keeps(frozen, 0.0, 0.5), frozen) == []
+    assert favoured(probe_that_keeps(frozen, 0.0, 0.5), frozen) == []
 
 
 @pytest.mark.parametrize("head", ["qa", "mlm", "multi_label"])
 def test_tasks_without_a_class_have_none(head):
     subject = tiny.subject("bert", head)
     frozen = FrozenTexts(subject, tiny.texts("bert", head), subject.sites, 0)
-    assert defaults(Probe(rows_for("states", subject.sites), frozen.widths, False), frozen) == []
+    assert favoured(Probe(rows_for("states", subject.sites), frozen.widths, False), frozen) == []
 
 
 @pytest.mark.filterwarnings("ignore:.*training texts are few")

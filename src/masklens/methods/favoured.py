@@ -1,0 +1,73 @@
+"""Classes of which a lens keeps much less than of others.
+
+The deeper sites of a lens have read what the model will say, and its masks may keep next to nothing of the
+texts of one class. That can be right: to say that something is absent needs no word. But what replaces a
+token was learned beside the gates and can come to say, or to lean towards, any class, and then the masks tell
+the prediction instead of explaining it. Lenses that differ by their seed then favour different classes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..objectives import FrozenTexts, masked_outputs
+from ..probes import Probe
+from ..tasks import Classification, MultiLabel
+
+FEW = 10
+"""texts of a class from which on it is judged"""
+GAP = 0.2
+"""how much less has to be kept of a class's texts for it to be told"""
+
+
+class Favoured(NamedTuple):
+    """At one site: a class, the share kept of the texts of which the model says so and of the others, and
+    what it says of most texts when everything is dropped."""
+
+    site: int
+    label: str
+    kept: float
+    others: float
+    emptied: str
+
+    def __str__(self) -> str:
+        same = self.emptied == self.label
+        return (
+            f"site {self.site}: {self.kept:.0%} is kept of texts of which the model says {self.label!r}, "
+            f"{self.others:.0%} of the others; with everything dropped it says "
+            f"{'so too' if same else repr(self.emptied)}"
+        )
+
+
+@torch.no_grad()
+def favoured(probe: Probe, texts: FrozenTexts) -> list[Favoured]:
+    """The sites where less is kept of the texts of some class, by more than GAP, with the class of which it
+    is most so; none for tasks that do not choose one class."""
+    task = texts.subject.task
+    if not isinstance(task, Classification) or isinstance(task, MultiLabel):
+        return []
+    chunks = [_of_chunk(probe, texts, rows) for rows in texts.chunks()]
+    said, emptied, kept = (torch.cat(columns, dim=-1) for columns in zip(*chunks, strict=True))
+    found = []
+    for i, row in enumerate(probe.rows):
+        usual = task.labels[int(emptied[i].mode().values)]
+        each = [
+            Favoured(row.site, task.labels[k], float(kept[i, of].mean()), float(kept[i, ~of].mean()), usual)
+            for k, of in ((k, said == k) for k in range(len(task.labels)))
+            if min(int(of.sum()), int((~of).sum())) >= FEW
+        ]
+        found += sorted(each, key=lambda one: one.kept - one.others)[:1]
+    return [one for one in found if one.others - one.kept > GAP]
+
+
+def _of_chunk(probe: Probe, texts: FrozenTexts, rows: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Predictions (texts,), those for emptied texts (probe rows, texts), shares kept (probe rows, texts)."""
+    subject = texts.subject
+    batch, run = texts.draw(rows)
+    keeps = (probe.log_keep(run.states, batch.valid).exp() > 0.5).float() * batch.valid
+    outputs = masked_outputs(subject, probe, batch, run, torch.zeros_like(keeps), range(len(keeps)))
+    emptied = torch.stack([subject.task.predict(output, batch) for output in outputs])
+    return subject.task.predict(run.output, batch), emptied, keeps.sum(-1) / batch.valid.sum(-1)
