@@ -51,13 +51,14 @@ def favoured(probe: Probe, texts: FrozenTexts) -> list[Favoured]:
         return []
     chunks = [_of_chunk(probe, texts, rows) for rows in texts.chunks()]
     said, emptied, kept = (torch.cat(columns, dim=-1) for columns in zip(*chunks, strict=True))
+    every = [(label, said == k) for k, label in enumerate(task.labels)]
+    classes = [(label, of) for label, of in every if FEW <= int(of.sum()) <= len(said) - FEW]
     found = []
-    for i, row in enumerate(probe.rows):
-        usual = task.labels[int(emptied[i].mode().values)]
+    for row, default, share in zip(probe.rows, emptied.mode(-1).values, kept, strict=True):
+        usual = task.labels[int(default)]
         each = [
-            Favoured(row.site, task.labels[k], float(kept[i, of].mean()), float(kept[i, ~of].mean()), usual)
-            for k, of in ((k, said == k) for k in range(len(task.labels)))
-            if min(int(of.sum()), int((~of).sum())) >= FEW
+            Favoured(row.site, label, float(share[of].mean()), float(share[~of].mean()), usual)
+            for label, of in classes
         ]
         found += sorted(each, key=lambda one: one.kept - one.others)[:1]
     return [one for one in found if one.others - one.kept > GAP]
