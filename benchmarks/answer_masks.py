@@ -20,8 +20,8 @@ from torch import Tensor
 
 from masklens import DiffMask, Subject
 from masklens.encoding import Batch
-from masklens.objectives import FrozenTexts, edited_run
-from masklens.probes import COMPARED, GateNetwork
+from masklens.diffmask.objective import FrozenTexts, edited_run
+from masklens.diffmask.networks import COMPARED, GateNetwork
 from masklens.reproduce.questions import read_questions, shuffled, that_fit
 from masklens.subject import Run
 from masklens.token_tasks import in_context

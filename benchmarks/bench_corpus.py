@@ -28,9 +28,9 @@ from masklens.corpus import Job, run
 from masklens.corpus.running import pending, work
 from masklens.corpus.storage import Folder
 from masklens.corpus.worker import Worker
-from masklens.lagrangian import Settings
-from masklens.methods.diffmask import DiffMask
-from masklens.probes import Probe, rows_for
+from masklens.diffmask.trainer import Settings
+from masklens.diffmask.lens import DiffMask
+from masklens.diffmask.networks import Probe, rows_for
 
 from .reference import Missing, checkpoint, sst2_dev
 

@@ -11,10 +11,10 @@ import time
 
 import torch
 
-from masklens.lagrangian import Settings, Training
-from masklens.methods.diffmask import _start
-from masklens.objectives import FrozenTexts, LensObjective, edited_run
-from masklens.probes import Probe, rows_for, sample_keep
+from masklens.diffmask.trainer import Settings, Training
+from masklens.diffmask.lens import _start
+from masklens.diffmask.objective import FrozenTexts, LensObjective, edited_run
+from masklens.diffmask.networks import Probe, rows_for, sample_keep
 from masklens.reproduce import digits
 
 MARGIN, BATCH, SPARSE = 0.05, 128, 0.53

@@ -17,11 +17,11 @@ import torch
 
 from masklens import Subject, explain
 from masklens.encoding import Batch
-from masklens.lagrangian import Settings
+from masklens.diffmask.trainer import Settings
 from masklens.methods import Request, find
-from masklens.methods.diffmask import DiffMask
+from masklens.diffmask.lens import DiffMask
 from masklens.methods.lm_head import find_head
-from masklens.probes import Probe, rows_for
+from masklens.diffmask.networks import Probe, rows_for
 
 from .reference import Missing, checkpoint, sst2_dev
 

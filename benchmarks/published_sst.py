@@ -17,10 +17,10 @@ import torch
 
 from benchmarks.bench_fit import Published
 from masklens import Subject
-from masklens.lagrangian import Settings
-from masklens.methods.diffmask import _split, _start
-from masklens.objectives import FrozenTexts, LensObjective
-from masklens.probes import Probe, rows_for
+from masklens.diffmask.trainer import Settings
+from masklens.diffmask.lens import _split, _start
+from masklens.diffmask.objective import FrozenTexts, LensObjective
+from masklens.diffmask.networks import Probe, rows_for
 from masklens.reproduce.running import device_name, fast_products, write_json
 from masklens.reproduce.treebank import read_split
 

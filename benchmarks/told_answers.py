@@ -19,7 +19,7 @@ from torch import Tensor
 
 from masklens import DiffMask, Subject
 from masklens.encoding import Batch
-from masklens.objectives import FrozenTexts, edited_run
+from masklens.diffmask.objective import FrozenTexts, edited_run
 from masklens.reproduce.questions import read_questions, shuffled, that_fit
 from masklens.subject import Run
 from masklens.tasks import POINTED

@@ -25,7 +25,7 @@ FUNCTIONS = (
 CLASSES = {
     "Subject": "subject",
     "Attribution": "attribution",
-    "DiffMask": "methods.diffmask",
+    "DiffMask": "diffmask.lens",
 }
 RESULTS = {
     "Verification": "evaluation.verifying",

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from masklens import DiffMask, Subject, packaged
 from masklens.encoding import Batch
-from masklens.objectives import FrozenTexts, LensObjective
+from masklens.diffmask.objective import FrozenTexts, LensObjective
 from masklens.reproduce.labelled import Labelled
 from masklens.reproduce.running import fast_products
 from masklens.reproduce.treebank import read_split

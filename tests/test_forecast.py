@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 
 import sevens
 import tiny
-from masklens import forecast
+from masklens.diffmask import forecast
 from masklens.cli import app
-from masklens.forecast import between, describe_texts, judge_texts
-from masklens.lagrangian import Settings, Training
-from masklens.methods.diffmask import DiffMask
+from masklens.diffmask.forecast import between, describe_texts, judge_texts
+from masklens.diffmask.trainer import Settings, Training
+from masklens.diffmask.lens import DiffMask
 from masklens.methods.favoured import Favoured
 
 FIT = {"steps": 40, "lr": 1e-2, "batch_size": 32, "margin": 0.05, "hidden": 16, "evaluate_every": 20}
@@ -91,7 +91,7 @@ def test_a_fit_taken_up_again_says_where_it_goes_on(tmp_path, monkeypatch):
 
 def test_the_command_tells_it_on_standard_error(tmp_path, monkeypatch):
     found = Favoured(2, "dull", 0.0, 0.5, "dull")
-    monkeypatch.setattr("masklens.methods.diffmask.favoured", lambda *given: [found])
+    monkeypatch.setattr("masklens.diffmask.lens.favoured", lambda *given: [found])
     tiny.model("bert").save_pretrained(tmp_path / "model")
     tiny.FAMILIES["bert"].tokenizer().save_pretrained(tmp_path / "model")
     (tmp_path / "texts.txt").write_text("\n".join(f"a fast movie {i}" for i in range(40)))

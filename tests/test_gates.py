@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from masklens.gates import HardConcrete
+from masklens.diffmask.gates import HardConcrete
 
 LOGITS = [-50.0, -5.0, -1.0, 0.0, 2.0, 5.0, 50.0]
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]

@@ -12,9 +12,9 @@ import torch
 
 import sevens
 from masklens.errors import TrainingError
-from masklens.lagrangian import Multipliers, Settings, Terms, Training, kept_cost
-from masklens.objectives import FrozenTexts, LensObjective, edited_run
-from masklens.probes import Probe, rows_for
+from masklens.diffmask.trainer import Multipliers, Settings, Terms, Training, kept_cost
+from masklens.diffmask.objective import FrozenTexts, LensObjective, edited_run
+from masklens.diffmask.networks import Probe, rows_for
 from masklens.subject import Subject
 
 QUICK = Settings(margin=0.05, steps=40, batch_size=16, evaluate_every=10, lr=1e-2)

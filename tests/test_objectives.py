@@ -5,9 +5,9 @@ import torch
 
 import tiny
 from masklens import objectives
-from masklens.lagrangian import Settings
-from masklens.objectives import FrozenTexts, LensObjective, edited_run, masked_outputs
-from masklens.probes import Probe, rows_for
+from masklens.diffmask.trainer import Settings
+from masklens.diffmask.objective import FrozenTexts, LensObjective, edited_run, masked_outputs
+from masklens.diffmask.networks import Probe, rows_for
 
 TEXTS = ["a fast funny movie", "dull", "the plot is dull and the movie is slow", "funny"]
 

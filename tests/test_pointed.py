@@ -13,9 +13,9 @@ import tiny
 from masklens import DiffMask, Subject
 from masklens.cli import app
 from masklens.errors import TrainingError
-from masklens.lagrangian import Multipliers, Settings
-from masklens.objectives import FrozenTexts, LensObjective, edited_run, masked_outputs
-from masklens.probes import Probe, rows_for
+from masklens.diffmask.trainer import Multipliers, Settings
+from masklens.diffmask.objective import FrozenTexts, LensObjective, edited_run, masked_outputs
+from masklens.diffmask.networks import Probe, rows_for
 from masklens.reproduce.questions import read_questions, shuffled
 from masklens.tasks import POINTED
 

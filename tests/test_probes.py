@@ -7,8 +7,8 @@ import torch
 from torch.nn.utils.parametrizations import weight_norm
 
 from masklens.errors import TrainingError
-from masklens.gates import HardConcrete
-from masklens.probes import (
+from masklens.diffmask.gates import HardConcrete
+from masklens.diffmask.networks import (
     CAREFUL,
     GateNetwork,
     Probe,

@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 
 import tiny
 from masklens import processes
-from masklens.lagrangian import Settings
-from masklens.methods.diffmask import Probe, _start, rows_for
-from masklens.objectives import FrozenTexts, LensObjective
+from masklens.diffmask.trainer import Settings
+from masklens.diffmask.lens import Probe, _start, rows_for
+from masklens.diffmask.objective import FrozenTexts, LensObjective
 
 TEXTS = [" ".join([first, *tiny.TEXTS[:n]]) for first in tiny.SENTENCES for n in range(3)] * 4
 

@@ -14,7 +14,7 @@ import tiny
 from masklens import Subject
 from masklens.errors import FileError, MethodError
 from masklens.evaluation.answers import exact_match
-from masklens.methods.diffmask import DiffMask
+from masklens.diffmask.lens import DiffMask
 from masklens.reproduce import squad, squad_figures, squad_groups, squad_masks, squad_report
 from masklens.reproduce.questions import Question, gold_spans, read_questions, shuffled, that_fit
 

@@ -13,8 +13,8 @@ import torch
 
 import tiny
 from masklens.errors import FileError, LensError, MethodError
-from masklens.lagrangian import Training
-from masklens.methods.diffmask import DiffMask
+from masklens.diffmask.trainer import Training
+from masklens.diffmask.lens import DiffMask
 from masklens.reproduce import sst, sst_analysis, sst_figures, sst_table2, treebank
 from masklens.reproduce.labelled import Labelled
 from masklens.reproduce.sst_faithfulness import BOUND, KEEP, batch_f1, macro_f1, mask_texts, measure

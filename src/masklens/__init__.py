@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .explaining import explain
     from .families import register_family
     from .long_contexts import windows
-    from .methods.diffmask import DiffMask
+    from .diffmask.lens import DiffMask
     from .reporting import report
     from .subject import Subject
 
@@ -46,7 +46,7 @@ __all__ = [
 
 _HOME = {
     "Attribution": "attribution",
-    "DiffMask": "methods.diffmask",
+    "DiffMask": "diffmask.lens",
     "Subject": "subject",
     "evaluate": "evaluation",
     "explain": "explaining",

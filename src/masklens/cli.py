@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from .attribution import Attribution, Text
     from .evaluation.verifying import Verification
-    from .methods.diffmask import DiffMask
+    from .diffmask.lens import DiffMask
     from .subject import Subject
 
 DEFAULT_METHOD = "integrated_gradients"

@@ -12,7 +12,7 @@ from .evaluation import evaluate, verify
 from .evaluation.table import Table
 from .evaluation.verifying import Verification
 from .explaining import explain
-from .methods.diffmask import DiffMask
+from .diffmask.lens import DiffMask
 from .reporting import report
 
 REVIEWS = packaged.HOME.parent / "reviews.csv"

@@ -44,7 +44,7 @@ class Batch:
 
     def take(self, rows: Sequence[int]) -> Batch:
         """The given examples, in the given order, repeats allowed."""
-        index = torch.as_tensor(rows, dtype=torch.long, device=self.valid.device)
+        index = moved(torch.as_tensor(rows, dtype=torch.long), self.valid.device)
         return replace(
             self,
             inputs={name: value[index.to(value.device)] for name, value in self.inputs.items()},
@@ -91,6 +91,18 @@ class Batch:
             valid=self.valid[:, columns],
             special=self.special[:, columns],
             segments=self.segments[:, columns],
+        )
+
+    def first_columns(self, count: int) -> Batch:
+        """The first columns alone, where the inputs allow it; the others must be padding."""
+        if count == self.shape[1] or not self.by_token:
+            return self
+        return replace(
+            self,
+            inputs={name: value[:, :count] for name, value in self.inputs.items()},
+            valid=self.valid[:, :count],
+            special=self.special[:, :count],
+            segments=self.segments[:, :count],
         )
 
     def to(self, device: torch.device | str) -> Batch:

@@ -13,7 +13,7 @@ from .subject import Subject
 if TYPE_CHECKING:
     import torch
 
-    from .methods.diffmask import DiffMask
+    from .diffmask.lens import DiffMask
 
 HOME = Path(__file__).with_name("assets") / "sentiment"
 OVER = ("inputs", "states")
@@ -26,6 +26,6 @@ def load_default(device: str | torch.device | None = None) -> Subject:
 
 def lens(subject: Subject, over: str = "inputs") -> DiffMask:
     """The packaged model's lens over its "inputs" or its "states"."""
-    from .methods.diffmask import DiffMask
+    from .diffmask.lens import DiffMask
 
     return DiffMask.from_pretrained(HOME / f"lens-{over}", subject)

@@ -20,7 +20,7 @@ from .attribution import Text
 from .encoding import Batch, TokenizerEncoder
 from .errors import ModelError, OutputError, SiteError, TextError
 from .tap import Point, Replacement, keeping_hooks, output_lengths, tap
-from .tasks import POINTED, Pointing, Task
+from .tasks import Task
 
 
 class Run(NamedTuple):
@@ -258,16 +258,8 @@ class Subject:
 
     @torch.no_grad()
     def states(self, batch: Batch, sites: Iterable[int] | None = None) -> Run:
-        """The unedited output and states at the sites (all by default), without gradients.
-
-        With POINTED among the sites also what the output points at, (examples, tokens, 2).
-        """
-        wanted = list(self.sites if sites is None else sites)
-        if not (POINTED in wanted and isinstance(self.task, Pointing)):
-            return self.run(batch, record=self.check_sites(wanted))
-        run = self.run(batch, record=self.check_sites(site for site in wanted if site != POINTED))
-        run.states[POINTED] = self.task.pointed(run.output, batch).to(run.output.dtype)
-        return run
+        """The unedited output and states at the sites (all by default), without gradients."""
+        return self.run(batch, record=self.check_sites(self.sites if sites is None else sites))
 
     @contextmanager
     def frozen(self) -> Iterator[None]:

@@ -18,9 +18,6 @@ from .attribution import Text
 from .encoding import Batch
 from .errors import TargetError
 
-POINTED = -100
-"""the number under which states tell what the output is about, token by token; no site of a model"""
-
 
 class Task(ABC):
     """Reads the output of a model."""
@@ -88,18 +85,6 @@ class Task(ABC):
         """Whether the decisions are the gold ones: (examples,) bool."""
         same = self.predict(output, batch) == torch.stack(list(gold))
         return same.reshape(len(batch), -1).all(1)
-
-
-class Pointing(Task):
-    """A task whose decision is some of the text's tokens, such as an answer."""
-
-    @abstractmethod
-    def pointed(self, output: Tensor, batch: Batch) -> Tensor:
-        """Which tokens the decision consists of, and which ask for it: (examples, tokens, 2) bool."""
-
-    @abstractmethod
-    def lost(self, reference: Tensor, output: Tensor) -> Tensor:
-        """How far what the reference points at is behind what the output points at, 0 to 1: (examples,)."""
 
 
 def per_text(wanted: Any, count: int) -> list[Any]:

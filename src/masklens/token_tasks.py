@@ -11,13 +11,13 @@ from torch import Tensor
 
 from .encoding import Batch
 from .errors import TargetError, TextError
-from .tasks import Pointing, Task, categorical_kl, class_id, per_text
+from .tasks import Task, categorical_kl, class_id, per_text
 
 LONGEST_ANSWER = 30
 """in tokens"""
 
 
-class QuestionAnswering(Pointing):
+class QuestionAnswering(Task):
     """The answer's first and last token in the second text of a pair (question, context).
 
     output: (examples, 2, tokens) logits of start and end, -inf at padding. A target is (start, end); the
@@ -93,17 +93,6 @@ class QuestionAnswering(Pointing):
 
     def score(self, output: Tensor, target: Tensor) -> Tensor:
         return output.gather(2, target[:, :, None]).sum((1, 2))
-
-    def pointed(self, output: Tensor, batch: Batch) -> Tensor:
-        """The answer's tokens, and those of the question."""
-        answer = inside(self.predict(output, batch), batch.shape[1])
-        return torch.stack([answer, batch.valid & ~in_context(batch)], -1)
-
-    def lost(self, reference: Tensor, output: Tensor) -> Tensor:
-        """1 - P(the reference's best start and end) / P(the output's)."""
-        start_and_end = reference.argmax(-1, keepdim=True)
-        behind = (output.gather(-1, start_and_end)[..., 0] - output.amax(-1)).float()  # (examples, 2)
-        return -behind.sum(1).expm1()
 
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         return categorical_kl(reference, output).sum(1)

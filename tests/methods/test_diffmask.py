@@ -13,10 +13,10 @@ import sevens
 import tiny
 import versus
 from masklens.errors import LensError, MethodError, TrainingError
-from masklens.lagrangian import Settings, Training
-from masklens.methods.diffmask import DiffMask, _settled, _start
-from masklens.objectives import FrozenTexts, LensObjective, TextObjective
-from masklens.probes import SHUT, Probe, mix, rows_for
+from masklens.diffmask.trainer import Settings, Training
+from masklens.diffmask.lens import DiffMask, _settled, _start
+from masklens.diffmask.objective import FrozenTexts, LensObjective, TextObjective
+from masklens.diffmask.networks import SHUT, Probe, mix, rows_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*training texts are few", "ignore:diffmask without lens")
 FIT = {"steps": 600, "lr": 1e-2, "batch_size": 64, "margin": 0.05, "hidden": 16}
@@ -217,7 +217,7 @@ def test_a_learned_baseline_can_drop_even_the_decisive_digit():
 
 def test_reinforce_estimates_the_gradient_of_the_divergence():
     """The surrogate's mean gradient over many draws is that of the exact expectation."""
-    from masklens.objectives import ReinforceObjective
+    from masklens.diffmask.objective import ReinforceObjective
 
     subject = sevens.subject()
     batch = subject.encode(["17"])

@@ -8,8 +8,8 @@ import tiny
 import versus
 from masklens import DiffMask
 from masklens.methods.favoured import Favoured, favoured
-from masklens.objectives import FrozenTexts
-from masklens.probes import Probe, rows_for
+from masklens.diffmask.objective import FrozenTexts
+from masklens.diffmask.networks import Probe, rows_for
 
 VERSUS = {"margin": 0.05, "steps": 600, "lr": 1e-2, "baseline_lr": 1e-2, "batch_size": 64, "hidden": 16}
 

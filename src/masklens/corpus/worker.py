@@ -87,7 +87,7 @@ class Worker:
         if self.job.lm_head is not None:
             options["lm_head"] = self.job.lm_head
         if self.job.lens is not None:
-            from ..methods.diffmask import DiffMask
+            from ..diffmask.lens import DiffMask
 
             options["lens"] = DiffMask.from_pretrained(self.job.lens, self.subject)
         self.method.check_options(list(options))

@@ -20,7 +20,7 @@ from ..attribution import Text
 from ..encoding import Batch
 from ..errors import MethodError, ModelError
 from ..families import at_places, takes_positions
-from ..probes import baseline_at
+from ..diffmask.networks import baseline_at
 from ..subject import Subject
 
 Manner = Literal["mask", "drop"]
@@ -34,7 +34,7 @@ class Baseline:
     """Removed tokens have their state replaced by a vector; they stay in attention."""
 
     vector: Tensor
-    """(width,), a table by place (`probes.baseline_at`), or what broadcasts to (examples, tokens, width)"""
+    """(width,), a table by place (`diffmask.networks.baseline_at`), or what broadcasts to (examples, tokens, width)"""
     site: int = 0
 
 

@@ -27,18 +27,18 @@ from ..errors import MethodError
 from ..subject import Subject
 
 FILES = (
-    "diffmask",
-    "gradient",
-    "bottleneck",
-    "guan",
-    "erasure",
-    "decoded",
-    "attention",
-    "perturbation",
-    "random",
-    "presets",
+    "..diffmask.lens",
+    ".gradient",
+    ".bottleneck",
+    ".guan",
+    ".erasure",
+    ".decoded",
+    ".attention",
+    ".perturbation",
+    ".random",
+    ".presets",
 )
-"""the modules of this folder that register methods"""
+"""the modules that register methods, as seen from this folder"""
 
 
 @dataclass
@@ -176,7 +176,7 @@ def find(name: str) -> Method:
 def load_all() -> None:
     """Import every file that registers methods."""
     for file in FILES:
-        import_module(f"{__name__}.{file}")
+        import_module(file, __name__)
 
 
 class _Methods(ModuleType):

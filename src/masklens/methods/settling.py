@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..encoding import Batch
-from ..objectives import edited_run
+from ..diffmask.objective import edited_run
 from ..subject import Subject
 
 ROWS = 2048

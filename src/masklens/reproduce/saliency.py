@@ -313,7 +313,7 @@ def _diffmask(study: Study, part: str) -> dict[str, Any]:
 
 
 def _lens(study: Study) -> Any:
-    from ..methods.diffmask import DiffMask
+    from ..diffmask.lens import DiffMask
 
     folder = study.lens / study.dataset if study.lens else study.folder / "lens"
     if study.lens or (folder / "lens.json").exists():

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ..methods.diffmask import DiffMask
+from ..diffmask.lens import DiffMask
 from ..subject import Subject
 from . import squad_figures, squad_groups, squad_masks, squad_report
 from .questions import Question, read_questions, shuffled, that_fit

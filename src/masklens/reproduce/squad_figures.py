@@ -11,7 +11,7 @@ from typing import Any
 from ..attribution import Attribution
 from ..explaining import explain
 from ..export import write as export
-from ..methods.diffmask import DiffMask
+from ..diffmask.lens import DiffMask
 from ..subject import Subject
 from ..viz import bars, heatmap
 from .questions import Question

@@ -12,8 +12,8 @@ import torch
 
 from ..evaluation.answers import exact_match, token_f1
 from ..files import whole
-from ..methods.diffmask import DiffMask
-from ..objectives import FrozenTexts, masked_outputs
+from ..diffmask.lens import DiffMask
+from ..diffmask.objective import FrozenTexts, masked_outputs
 from .questions import Question
 from .sst_faithfulness import mean_under, resampled
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ..methods.diffmask import DiffMask
+from ..diffmask.lens import DiffMask
 from ..subject import Subject
 from . import sst_analysis, sst_figures, sst_report, sst_table2
 from .labelled import Labelled

@@ -14,8 +14,8 @@ from ..attribution import Text
 from ..encoding import Batch
 from ..evaluation.ranking import Ranking
 from ..evaluation.verifying import enough_to_hold
-from ..methods.diffmask import DiffMask
-from ..objectives import FrozenTexts, edited_run, masked_outputs
+from ..diffmask.lens import DiffMask
+from ..diffmask.objective import FrozenTexts, edited_run, masked_outputs
 from ..probes import sample_keep
 from ..subject import Run
 from .labelled import Labelled

@@ -13,7 +13,7 @@ from ..attribution import Attribution
 from ..explaining import explain
 from ..export import write as export
 from ..files import whole
-from ..methods.diffmask import DiffMask
+from ..diffmask.lens import DiffMask
 from ..subject import Subject
 from ..viz import bars, heatmap
 from .sst_analysis import SCHULZ, statistics

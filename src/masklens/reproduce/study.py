@@ -18,8 +18,8 @@ import torch
 
 from ..attribution import Text
 from ..errors import FileError, MethodError
-from ..lagrangian import CHECKPOINT
-from ..methods.diffmask import DiffMask
+from ..diffmask.trainer import CHECKPOINT
+from ..diffmask.lens import DiffMask
 from ..subject import Subject
 from .running import device_name, only_one, write_json
 

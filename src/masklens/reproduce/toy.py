@@ -24,7 +24,7 @@ from ..attribution import Attribution
 from ..evaluation.ground_truth import js, kl
 from ..explaining import explain
 from ..files import whole
-from ..methods.diffmask import DiffMask
+from ..diffmask.lens import DiffMask
 from ..subject import Subject
 from .digits import (
     EMBEDDINGS,

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..objectives import FrozenTexts, masked_outputs
-from ..probes import Probe
 from ..tasks import Classification, MultiLabel
+from .networks import THRESHOLD, Probe
+from .objective import FrozenTexts, masked_outputs
 
 FEW = 10
 """texts of a class from which on it is judged"""
@@ -23,7 +23,7 @@ GAP = 0.2
 """how much less has to be kept of a class's texts for it to be told"""
 
 
-class Favoured(NamedTuple):
+class ClassBias(NamedTuple):
     """At one site: a class, the share kept of the texts of which the model says so and of the others, and
     what it says of most texts when everything is dropped."""
 
@@ -43,7 +43,7 @@ class Favoured(NamedTuple):
 
 
 @torch.no_grad()
-def favoured(probe: Probe, texts: FrozenTexts) -> list[Favoured]:
+def class_biases(probe: Probe, texts: FrozenTexts) -> list[ClassBias]:
     """The sites where less is kept of the texts of some class, by more than GAP, with the class of which it
     is most so; none for tasks that do not choose one class."""
     task = texts.subject.task
@@ -57,7 +57,7 @@ def favoured(probe: Probe, texts: FrozenTexts) -> list[Favoured]:
     for row, default, share in zip(probe.rows, emptied.mode(-1).values, kept, strict=True):
         usual = task.labels[int(default)]
         each = [
-            Favoured(row.site, label, float(share[of].mean()), float(share[~of].mean()), usual)
+            ClassBias(row.site, label, float(share[of].mean()), float(share[~of].mean()), usual)
             for label, of in classes
         ]
         found += sorted(each, key=lambda one: one.kept - one.others)[:1]
@@ -66,9 +66,10 @@ def favoured(probe: Probe, texts: FrozenTexts) -> list[Favoured]:
 
 def _of_chunk(probe: Probe, texts: FrozenTexts, rows: list[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Predictions (texts,), those for emptied texts (probe rows, texts), shares kept (probe rows, texts)."""
-    subject = texts.subject
-    batch, run = texts.draw(rows)
-    keeps = (probe.log_keep(run.states, batch.valid).exp() > 0.5).float() * batch.valid
-    outputs = masked_outputs(subject, probe, batch, run, torch.zeros_like(keeps), range(len(keeps)))
-    emptied = torch.stack([subject.task.predict(output, batch) for output in outputs])
-    return subject.task.predict(run.output, batch), emptied, keeps.sum(-1) / batch.valid.sum(-1)
+    task, drawn = texts.subject.task, texts.draw(rows)
+    states, valid = drawn.states(), drawn.batch.valid
+    keeps = (probe.keep(states) > THRESHOLD) & valid
+    nothing = {row: torch.zeros_like(valid) for row in range(len(keeps))}
+    outputs = masked_outputs(probe, texts, drawn, nothing)
+    emptied = torch.stack([task.predict(output, drawn.batch) for output in outputs])
+    return task.predict(drawn.output, drawn.batch), emptied, keeps.sum(-1) / valid.sum(-1)

@@ -10,25 +10,24 @@ from functools import partial
 
 import torch
 
-from .lagrangian import Settings, Training, kept_cost
+from .trainer import Training
 
 FEW_TEXTS = 500
 """below this a lens is fitted, with a warning"""
 TIMED_STEPS = 5
 DOUBT = 0.2
 """an estimate of time is at least so unsure, as a share of itself"""
-SETTLING = 10
-"""evaluations that settling a lens and judging it at the end cost at most"""
+CALIBRATION = 12
+"""evaluations that calibrating a lens and judging it at the end cost"""
 
 
-def describe_texts(train: int, validation: int, held_out: int, settings: Settings) -> str:
+def describe_texts(train: int, validation: int, held_out: int, steps: int, batch: int) -> str:
     """How many texts there are, what each part is for, and how often training sees them."""
-    batch = min(settings.batch_size, train)
-    passes = settings.steps / (train // batch)
+    passes = steps * batch / train
     shown = f"{passes:,.0f}" if passes >= 10 else f"{passes:.2g}"
     return (
         f"{train:,} texts to train on, {validation:,} to validate, {held_out:,} held out to judge the lens; "
-        f"{settings.steps:,} steps of {batch} texts: {shown} passes over the training texts"
+        f"{steps:,} steps of {batch} texts: {shown} passes over the training texts"
     )
 
 
@@ -46,13 +45,7 @@ def describe_time(training: Training) -> str:
         return "all steps are done already"
     low, high = time_left(training)
     start = f"going on from step {training.step:,}: " if training.step else ""
-    early = ", less if it converges before the last step" if _can_stop_early(training.settings) else ""
-    return f"{start}about {between(low, high)} on {training.device}, measured over a few steps{early}"
-
-
-def _can_stop_early(settings: Settings) -> bool:
-    first = settings.sharpen_from * settings.steps + (settings.patience + 1) * settings.evaluate_every
-    return settings.patience > 0 and first < settings.steps
+    return f"{start}about {between(low, high)} on {training.device}, measured over a few steps"
 
 
 def time_left(training: Training) -> tuple[float, float]:
@@ -63,19 +56,18 @@ def time_left(training: Training) -> tuple[float, float]:
     places = [done + i * left // count for i in range(count)]  # all over, since batches differ in length
     _try_step(training, places[0])  # the first is slow
     seconds = [_timed(training, partial(_try_step, training, step)) for step in places]
-    evaluation = _timed(training, partial(training.objective.diagnose, [0.0] * training.objective.groups))
+    evaluation = _timed(training, training.objective.judge)
     mean = statistics.mean(seconds)
     error = statistics.stdev(seconds) / math.sqrt(count) if count > 1 else 0.0
     doubt = max(DOUBT * mean, 2 * error)
-    judging = evaluation * (left // settings.evaluate_every + 2)
-    return max(0.0, mean - doubt) * left + judging, (mean + doubt) * left + judging + SETTLING * evaluation
+    judging = evaluation * (left // settings.evaluate_every + CALIBRATION)
+    return max(0.0, mean - doubt) * left + judging, (mean + doubt) * left + judging
 
 
 def _try_step(training: Training, step: int) -> None:
     """The work of a step without its effect."""
-    settings = training.settings
-    terms = training.objective.terms(step, training.rank, training.world)
-    (kept_cost(terms, settings, settings.sharpening(step)) + terms.divergence).mean().backward()
+    terms = training.objective.terms(step, training.processes.rank, training.processes.size)
+    training.loss(terms, warming=False).backward()
     training.optimizer.zero_grad()
 
 

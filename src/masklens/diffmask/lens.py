@@ -1,0 +1,409 @@
+"""DiffMask (De Cao et al. 2020): learn which inputs or hidden states a model does not need.
+
+    lens = DiffMask.fit(subject, texts, over="inputs", margin=0.1)
+    lens.diagnostics                       # per site, on held-out texts, with hard masks
+    lens.explain(texts)                    # keep probabilities, sites x tokens
+    lens.save_pretrained("lens"); DiffMask.from_pretrained("lens", subject)
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attribution import Attribution, Text
+from ..errors import LensError, MethodError, TrainingError
+from ..files import whole
+from ..methods import Request, register
+from ..subject import Subject
+from .class_bias import class_biases
+from .forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
+from .networks import Over, Probe, Row, rows_for
+from .objective import FrozenTexts, LensObjective
+from .per_text import diffmask_per_text
+from .published import fit_published
+from .trainer import PRECISIONS, Diagnostic, Settings, Training, diagnostics
+
+if TYPE_CHECKING:
+    from ..evaluation.verifying import Verification
+    from ..evaluation.views import Baseline
+
+KEEP_BYTES = 2 * 10**9
+"""memory for frozen states on a CPU; on a GPU a third of what is free"""
+RECIPES = ("default", "published")
+
+
+class DiffMask:
+    """A fitted lens: gate networks that tell, from the states of a model, what it can do without."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        probe: nn.Module,
+        over: Over,
+        settings: Settings,
+        diagnostics: Sequence[Diagnostic] = (),
+        events: Sequence[str] = (),
+        history: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        self.subject, self.probe, self.over, self.settings = subject, probe, over, settings
+        self.diagnostics, self.events, self.history = list(diagnostics), list(events), list(history)
+
+    @property
+    def sites(self) -> tuple[int, ...]:
+        return tuple(row.site for row in self.probe.rows)
+
+    @classmethod
+    def fit(
+        cls,
+        subject: Subject,
+        texts: Sequence[Text],
+        over: Over = "inputs",
+        margin: float = 0.1,
+        seed: int = 0,
+        sites: Sequence[int] | None = None,
+        held_out: Sequence[Text] | float = 0.1,
+        validation: Sequence[Text] | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        start: DiffMask | None = None,
+        report: Callable[[str], object] | None = None,
+        show_progress: bool = False,
+        recipe: str = "default",
+        **settings: Any,
+    ) -> DiffMask:
+        """Learn masks over a corpus so that outputs move by at most `margin` nats on average (Eqs. 1 to 3).
+
+        Args:
+            over: "inputs" (which words can go, judged from the states up to each site), "states" (which
+                states of a site can go), or pairs (edited site, read site).
+            sites: the sites to judge from; all by default.
+            held_out: texts for `diagnostics`, or the share of `texts` to set aside.
+            validation: texts on which the finished gates are calibrated; by default half of the held-out
+                ones, which are then not used for `diagnostics`.
+            folder: where checkpoints go; an interrupted fit goes on from there.
+            start: a lens of the same model, form and sites to begin from.
+            report: is told beforehand how many texts there are, if they are enough, and how long it takes.
+            recipe: "default", or "published" for the training of the paper, which may collapse.
+            settings: any field of `Settings`.
+        """
+        if recipe not in RECIPES:
+            raise TrainingError(f"recipe={recipe!r}; use {' or '.join(map(repr, RECIPES))}")
+        chosen = _settings(settings, margin, seed)
+        rows = rows_for(over, subject.check_sites(sites or subject.sites), subject.sites[0])
+        parts = _split(texts, held_out, validation, seed)
+        _foretell(report, parts, chosen, chosen.batch_on(subject.device, len(rows)))
+        learned_on = subject if chosen.precision == "float32" else subject.in_dtype(PRECISIONS[chosen.precision])
+        needed = tuple(dict.fromkeys(site for row in rows for site in (row.edit, *row.reads)))
+        memory = _keep_bytes(subject.device)
+        train = FrozenTexts(learned_on, parts[0], needed, memory)
+        validated, held = (FrozenTexts(subject, part, needed, memory // 8) for part in parts[1:])
+        with subject.frozen(), learned_on.frozen():
+            if recipe == "published":
+                return fit_published(cls, subject, over, rows, train, held, chosen)
+            probe = _new_probe(rows, train, chosen, over) if start is None else _copied(start, rows)
+            objective = LensObjective(
+                probe.to(subject.device),
+                train,
+                validated,
+                margin,
+                chosen.batch_on(subject.device, len(rows)),
+                chosen.anchor > 0,
+                seed,
+            )
+            training = Training(objective, chosen, folder, _identity(learned_on, train, rows))
+            training.resume()
+            if report:
+                report(describe_time(training))
+            training.run(show_progress)
+            objective.calibrate()
+            found = diagnostics(rows, objective.judge(held), margin)
+            events = [str(one) for one in class_biases(probe, held)]
+        lens = cls(
+            subject, probe.eval().requires_grad_(False), over, chosen, found, events, training.history
+        )
+        lens._warn()
+        return lens
+
+    def _warn(self) -> None:
+        bad = [d.site for d in self.diagnostics if not d.ok]
+        if bad:
+            warnings.warn(
+                f"sites {bad} are over their margin of {self.settings.margin} on held-out texts: "
+                f"do not read them as explanations; fit longer or on more texts",
+                stacklevel=3,
+            )
+
+    @torch.no_grad()
+    def keep(self, states: dict[int, Tensor]) -> Tensor:
+        """P(kept) at every site of the lens: (sites, examples, tokens)."""
+        return self.probe.keep(states)
+
+    def baseline(self, site: int) -> Baseline:
+        """What replaces the states that are dropped at one of the lens's sites."""
+        from ..evaluation.views import Baseline
+
+        row = self.sites.index(site)
+        return Baseline(self.probe.baseline(row), self.probe.rows[row].edit)
+
+    def verify(
+        self,
+        attributions: Sequence[Attribution],
+        keep: float = 0.5,
+        site: int | None = None,
+        margin: float | None = None,
+        guard: float | None = None,
+        same_prediction: bool = True,
+    ) -> list[Verification]:
+        """Drop what the lens calls unneeded, put its baseline there, and run the model again; options as in
+        `masklens.verify`."""
+        from ..evaluation.verifying import verify
+
+        return verify(self.subject, attributions, keep, self, site, margin, guard, same_prediction)
+
+    def explain(self, texts: Text | Sequence[Text], **options: Any) -> list[Attribution]:
+        """Keep probabilities of every token at every site of the lens; options as in `masklens.explain`."""
+        from ..explaining import explain
+
+        return explain(self.subject, texts, method="diffmask", lens=self, **options)
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the weights, what they belong to, and a card for people to read."""
+        from safetensors.torch import save_file
+
+        if not isinstance(self.probe, Probe):
+            raise LensError("a lens of the published recipe is for comparison and cannot be saved")
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: value.contiguous().cpu() for name, value in self.probe.state_dict().items()}
+        tensors["fingerprint"] = fingerprint(self.subject.module)
+        with whole(folder / "lens.safetensors") as part:
+            save_file(tensors, part)
+        with whole(folder / "lens.json") as part:
+            part.write_text(json.dumps(self._about(), indent=1))
+        with whole(folder / "README.md") as part:
+            part.write_text(card(self))
+        return folder
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "over": self.over if isinstance(self.over, str) else [list(pair) for pair in self.over],
+            "rows": [[row.site, row.edit, list(row.reads)] for row in self.probe.rows],
+            "hidden": self.probe.gate(0).inner.out_features,
+            "places": max((len(table) for table in self.probe.places.values()), default=0),
+            "settings": asdict(self.settings),
+            "diagnostics": [d._asdict() for d in self.diagnostics],
+            "events": self.events,
+        }
+
+    @classmethod
+    def from_pretrained(cls, folder: str | os.PathLike[str], subject: Subject) -> DiffMask:
+        """Load a lens for the model it was fitted on; another model is refused."""
+        from safetensors.torch import load_file
+
+        folder = Path(folder)
+        if not (folder / "lens.json").exists() or not (folder / "lens.safetensors").exists():
+            raise LensError(f"{folder} does not hold a lens (lens.json and lens.safetensors)")
+        about = json.loads((folder / "lens.json").read_text())
+        tensors = load_file(folder / "lens.safetensors", device=str(subject.device))
+        _same_model(tensors.pop("fingerprint"), subject.module, folder)
+        rows = [Row(site, edit, tuple(reads)) for site, edit, reads in about["rows"]]
+        probe = Probe(rows, _widths(rows, tensors), about["hidden"], about["places"])
+        probe.to(subject.device).load_state_dict(tensors)
+        return cls(
+            subject,
+            probe.eval().requires_grad_(False),
+            about["over"] if isinstance(about["over"], str) else [tuple(pair) for pair in about["over"]],
+            Settings(**about["settings"]),
+            [Diagnostic(**d) for d in about["diagnostics"]],
+            about["events"],
+        )
+
+
+def _settings(given: dict[str, Any], margin: float, seed: int) -> Settings:
+    known = {f.name for f in fields(Settings)}
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise TrainingError(f"no setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
+    return replace(Settings(margin=margin, seed=seed), **given)
+
+
+Parts = tuple[list[Text], list[Text], list[Text]]
+
+
+def _split(
+    texts: Sequence[Text], held_out: Sequence[Text] | float, validation: Sequence[Text] | None, seed: int
+) -> Parts:
+    """Texts to train on, to calibrate on, and to judge on at the end."""
+    texts = list(texts)
+    if not isinstance(held_out, float | int):
+        train, held = texts, list(held_out)
+    else:
+        order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed)).tolist()
+        count = max(1, round(held_out * len(texts)))
+        held, train = [texts[i] for i in order[:count]], [texts[i] for i in order[count:]]
+    if not train or not held:
+        raise TrainingError(f"{len(texts)} texts are too few to fit a lens and to judge it; give more")
+    if validation is not None:
+        return train, list(validation), held
+    return train, held[::2], held[1::2] or held
+
+
+def _foretell(
+    report: Callable[[str], object] | None, parts: Parts, settings: Settings, batch: int
+) -> None:
+    """Say what there is to fit on; where nobody listens, warn if it is little."""
+    if report:
+        counts = [len(part) for part in parts]
+        report(describe_texts(*counts, settings.steps, batch))
+        report(judge_texts(counts[0]))
+    elif len(parts[0]) < FEW_TEXTS:
+        warnings.warn(judge_texts(len(parts[0])), stacklevel=3)
+
+
+def _keep_bytes(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] // 3 if device.type == "cuda" else KEEP_BYTES
+
+
+def _new_probe(rows: Sequence[Row], train: FrozenTexts, settings: Settings, over: Over) -> Probe:
+    """Gates that are all open. A state that is replaced keeps its place, as a masked word does: over states
+    of a tokenised text there is a baseline for each place."""
+    places = train.longest - 1 if over == "states" and train.subject.tokenizer is not None else 0
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        probe = Probe(rows, train.widths, settings.hidden, places)
+    probe.to(train.subject.device)
+    first = train.some_states()
+    probe.fit_statistics({site: first.tokens(site) for site in probe.reads})
+    with torch.no_grad():
+        for baseline, row in zip(probe.baselines, rows, strict=True):
+            baseline.copy_(first.first_baseline(row.edit))
+        for i, table in probe.places.items():
+            table.copy_(first.place_means(rows[int(i)].edit, len(table)))
+    return probe
+
+
+def _copied(lens: DiffMask, rows: Sequence[Row]) -> Probe:
+    """A copy of a lens's probe to learn on with."""
+    if lens.probe.rows != tuple(rows) or not isinstance(lens.probe, Probe):
+        raise LensError(
+            f"the lens to start from is over {lens.over} at sites {lens.sites}; give one like this"
+        )
+    return copy.deepcopy(lens.probe).train().requires_grad_(True)
+
+
+def _identity(subject: Subject, train: FrozenTexts, rows: Sequence[Row]) -> dict[str, str]:
+    """What a checkpoint belongs to: the model, the texts it learns from, and the rows."""
+    texts = "\0".join(str(text) for text in train.batch.texts)
+    model = fingerprint(subject.module).numpy().tobytes()
+    return {
+        "model": hashlib.sha256(model).hexdigest()[:16],
+        "training texts": hashlib.sha256(texts.encode()).hexdigest()[:16],
+        "rows": ", ".join(f"{row.edit}<-{row.reads}" for row in rows),
+    }
+
+
+def fingerprint(module: nn.Module) -> Tensor:
+    """Mean and mean size of every parameter, (parameters, 2): tells models apart, not number formats."""
+    return torch.stack(
+        [
+            torch.stack([p.detach().float().mean(), p.detach().float().abs().mean()]).cpu()
+            for p in module.parameters()
+        ]
+    )
+
+
+def _same_model(saved: Tensor, module: nn.Module, folder: Path) -> None:
+    here = fingerprint(module)
+    if saved.shape != here.shape or not torch.allclose(saved.cpu(), here, rtol=1e-2, atol=1e-4):
+        raise LensError(
+            f"the lens in {folder} was fitted on another model than this {type(module).__name__}; "
+            f"load the model it was fitted on, or fit a lens for this one"
+        )
+
+
+def _widths(rows: Sequence[Row], tensors: dict[str, Tensor]) -> dict[int, int]:
+    """The widths of all sites of a probe, from the sizes of its baselines and networks."""
+    widths = {row.edit: tensors[f"baselines.{i}"].shape[0] for i, row in enumerate(rows)}
+    for i, row in enumerate(rows):
+        missing = [site for site in row.reads if site not in widths]
+        if missing:
+            total = tensors[f"gates.{i}.mean"].shape[0]
+            widths[missing[0]] = total - sum(widths.get(site, 0) for site in row.reads)
+    return widths
+
+
+def card(lens: DiffMask) -> str:
+    """A page about a lens: what it was fitted on and how good it is at every site."""
+    rows = "\n".join(
+        f"| {d.site} | {1 - d.kept:.1%} ± {1.96 * d.kept_error:.1%} | {d.divergence:.4f} | "
+        f"{d.agreement:.1%} | {'yes' if d.ok else 'NO'} |"
+        for d in lens.diagnostics
+    )
+    settings = "\n".join(f"- {name}: {value}" for name, value in asdict(lens.settings).items())
+    events = "\n".join(f"- {event}" for event in lens.events) or "- none"
+    return f"""# A DiffMask lens
+
+Masks over {lens.over}, for {type(lens.subject.module).__name__}. Measured on held-out texts with hard masks
+(kept where P(kept) > 0.5). "Can go" is the share of tokens that the lens drops, with its 95% interval: read from
+site to site it is the knowledge curve of the model. "Within" says whether the mean divergence is within the
+margin, {lens.settings.margin} nats.
+
+| site | can go | divergence | agreement | within |
+|---|---|---|---|---|
+{rows}
+
+## Settings
+{settings}
+
+## Classes that are treated differently
+{events}
+"""
+
+
+@register(
+    "diffmask",
+    summary="Learned masks: what can be replaced without changing the output",
+    cost="1.2 with a fitted lens; about 3 x steps without",
+    paper="De Cao et al. 2020",
+    needs="a fitted lens (lens=), or time",
+    merge="max",
+    exempt={"zero_effect": "keep probabilities of a model without effect all go to 0 but never reach it"},
+    quick={"steps": 10},
+)
+def diffmask(
+    request: Request,
+    *,
+    lens: DiffMask | None = None,
+    margin: float = 0.1,
+    steps: int = 500,
+    lr: float = 0.1,
+    learn_baseline: bool = False,
+) -> Tensor:
+    """P(kept) of every token. With a lens: predicted from the states (one forward pass). Without: free
+    masks learned for each text alone at each site, which prunes more than the model "knows" it can
+    (Figure 12b with `learn_baseline`, 12c without)."""
+    if lens is None:
+        return diffmask_per_text(request, margin, steps, lr, learn_baseline)
+    if lens.subject.module is not request.subject.module:
+        raise LensError(
+            "this lens was loaded for another subject; load it with from_pretrained(folder, subject)"
+        )
+    missing = [site for site in request.sites if site not in lens.sites]
+    if missing:
+        raise MethodError(f"the lens has no site {missing[0]}; it has {lens.sites}")
+    output, states = request.subject.states(request.batch, lens.probe.reads)
+    request.note(output)
+    over = lens.over if isinstance(lens.over, str) else "pairs of sites"
+    request.notes.update({i: {"over": over} for i in range(len(request.batch))})
+    rows = [lens.sites.index(site) for site in request.sites]
+    return lens.keep(states)[rows].transpose(0, 1)

@@ -1,0 +1,66 @@
+"""What holds the margin of Eq. 2: a feedback on the gates of a lens, a multiplier for single texts.
+
+**A lens.** Near its optimum a gate compares what its token is worth with a price that all tokens share, so the
+Lagrangian multiplier acts on all gates of a row alike: as a bias of their logits. `Offsets` moves that bias
+directly. It watches the divergence of *hard* masks, the ones a user gets. While there is room under the margin
+the bias falls and gates close one after the other, the least needed first; over the margin it rises, twice as
+fast. A row can therefore never be stuck with its gates shut: opening them takes no gradient.
+
+**A single text** has no such freedom (every token has a logit of its own), so the usual multiplier serves:
+`Multipliers` climb by gradient ascent while the margin is violated and fall while it is not.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .networks import LIMIT, Probe
+
+AIM = 0.9
+"""the share of the margin that training uses, so that texts it never saw stay within the margin too"""
+TRAVEL = 20.0
+"""how far a bias can fall over a whole fit"""
+OPENING = 2.0
+"""how much faster a bias can rise than fall"""
+MEMORY = 256
+"""over how many hard-masked texts the divergence is averaged"""
+
+
+class Offsets:
+    """The biases of a probe's gates, moved so that the hard masks of each row stay at the margin."""
+
+    def __init__(self, probe: Probe, margin: float, steps: int, hard_texts: int) -> None:
+        self.probe, self.aim, self.speed = probe, AIM * margin, TRAVEL / steps
+        self.memory = max(0.0, 1 - hard_texts / MEMORY)
+        device = probe.gate(0).bias.device
+        self.divergence = torch.full((len(probe.rows),), self.aim, device=device)  # running mean
+
+    @torch.no_grad()
+    def update(self, hard: Tensor, rate: float) -> None:
+        """From the step's divergence under hard masks, (rows,); `rate` is the share of the full speed."""
+        self.divergence.lerp_(hard, 1 - self.memory)
+        violation = (self.divergence / self.aim - 1).clamp(max=OPENING)  # at least -1
+        for gate, moved in zip(self.probe.gates, (rate * self.speed * violation).unbind(), strict=True):
+            gate.bias.add_(moved).clamp_(-LIMIT, LIMIT)
+
+
+class Multipliers:
+    """One Lagrangian multiplier for each of several problems that share nothing (Eq. 3)."""
+
+    RATE, LARGEST = 0.1, 200.0
+    """as in the published code, whose multipliers stay within [0, 200]"""
+    MOST = 10.0
+    """a violation counts for at most so many margins"""
+
+    def __init__(self, count: int, margin: float, device: torch.device) -> None:
+        self.margin, self.values = margin, torch.ones(count, device=device)
+
+    def penalty(self, divergence: Tensor) -> Tensor:
+        """The second term of Eq. 3, (problems,)."""
+        return self.values * (divergence - self.margin)
+
+    @torch.no_grad()
+    def update(self, divergence: Tensor, speed: float = 1.0, floor: float = 0.0) -> None:
+        violation = (divergence - self.margin).clamp(max=self.MOST * self.margin)
+        self.values = (self.values + self.RATE * speed * violation).clamp(floor, self.LARGEST)

@@ -1,0 +1,209 @@
+"""Gate networks: from the states of a model to the logits of its gates.
+
+A lens makes one decision a *row*. A row edits the states at one site and reads the states at others:
+
+    inputs   the row of site l edits the words (site 0) and reads (0, l)
+    states   the row of site l edits and reads site l
+    pairs    a row (a, b) edits site a and reads site b
+
+(De Cao et al. 2020, section 2 and appendix A; their Figure 3e, right, needs a pair.) Rows share nothing, not
+even the baseline, so that no row takes from another what it could drop alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import TrainingError
+from .gates import HardConcrete
+
+OPEN = 3.0
+"""logit of every gate before training: kept with probability 0.96"""
+LIMIT = 7.0
+"""logits stay within this: kept with a probability between 0.001 and 0.999"""
+NOISE = 3.0
+"""gates are sampled as if their logit was within this, so that also a nearly certain gate is tried both ways
+in one step of about twenty, and gets a gradient"""
+TEMPERATURE = 0.5
+"""of the gates that are sampled in training. The paper's 0.2 gives nearly hard samples, few of which have a
+gradient; with 0.5 a gate learns from four times as few texts"""
+SCALE = 10.0
+"""factor of the networks' outputs: without it logits would move too slowly"""
+THRESHOLD = 0.5
+"""hard masks keep a token where P(kept) is above this"""
+
+Over = str | Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One decision: which states at site `edit` can go, judged from the states at sites `reads`."""
+
+    site: int
+    """the site under which the decision is reported"""
+    edit: int
+    reads: tuple[int, ...]
+
+
+def rows_for(over: Over, sites: Sequence[int], words: int = 0) -> tuple[Row, ...]:
+    """The rows of a lens over "inputs", "states", or (edited site, read site) pairs.
+
+    Args:
+        sites: the sites to read.
+        words: the site of the word embeddings, which masks over "inputs" edit.
+    """
+    if over == "inputs":
+        return tuple(Row(site, words, (words, site)) for site in sites)
+    if over == "states":
+        return tuple(Row(site, site, (site,)) for site in sites)
+    if isinstance(over, str):
+        raise TrainingError(f"over={over!r}; use 'inputs', 'states', or pairs (edited site, read site)")
+    return tuple(Row(read, edit, (read,)) for edit, read in over)
+
+
+class GateNetwork(nn.Module):
+    """One hidden layer with tanh, from a token's states to the logit of its gate (appendix A).
+
+    Inputs are standardised with statistics of the training states. The gate's bias is not learned by
+    gradients: the trainer moves it to hold the margin (see `multipliers.Offsets`).
+    """
+
+    mean: Tensor
+    scale: Tensor
+    bias: Tensor
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("scale", torch.ones(width))
+        self.register_buffer("bias", torch.tensor(OPEN))
+        self.inner, self.outer = nn.Linear(width, hidden), nn.Linear(hidden, 1, bias=False)
+        nn.init.normal_(self.inner.weight, std=width**-0.5)
+        nn.init.zeros_(self.inner.bias)
+        nn.init.zeros_(self.outer.weight)
+
+    def forward(self, *states: Tensor) -> Tensor:
+        """States of one or more sites, (..., width) each, to logits (...)."""
+        seen = torch.cat([state.to(self.mean.dtype) for state in states], dim=-1)
+        units = torch.tanh(self.inner((seen - self.mean) / self.scale))
+        return inward(self.bias + SCALE * self.outer(units)[..., 0], -LIMIT, LIMIT)
+
+
+class Probe(nn.Module):
+    """A gate network for every row, and the baselines that replace what they drop.
+
+    Args:
+        rows: the decisions to make.
+        widths: the width of the state at each site.
+        hidden: hidden units of a gate network; by default a quarter of the edited state's width, at least 32.
+        places: how many places of a text, from the second on, have a baseline of their own. Never at the
+            words, to which the model adds positions afterwards, and never at the first place, where a [CLS]
+            token would be imitated.
+    """
+
+    def __init__(
+        self, rows: Sequence[Row], widths: Mapping[int, int], hidden: int | None = None, places: int = 0
+    ) -> None:
+        super().__init__()
+        self.rows = tuple(rows)
+        self.gates = nn.ModuleList(
+            GateNetwork(sum(widths[s] for s in row.reads), hidden or max(32, widths[row.edit] // 4))
+            for row in self.rows
+        )
+        self.baselines = nn.ParameterList(torch.zeros(widths[row.edit]) for row in self.rows)
+        self.places = nn.ParameterDict(
+            {str(i): torch.zeros(places, widths[row.edit]) for i, row in enumerate(self.rows) if places and row.edit}
+        )
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The sites whose states the probe needs."""
+        return tuple(dict.fromkeys(site for row in self.rows for site in (row.edit, *row.reads)))
+
+    def gate(self, row: int) -> GateNetwork:
+        return cast(GateNetwork, self.gates[row])
+
+    def baseline(self, row: int) -> Tensor:
+        """What replaces a state that a row drops: a vector (width,), or a table by place (see `baseline_at`)
+        whose first and last rows are the vector alone."""
+        vector, name = self.baselines[row], str(row)
+        return vector + F.pad(self.places[name], (0, 0, 1, 1)) if name in self.places else vector
+
+    def logits(self, row: int, states: Mapping[int, Tensor]) -> Tensor:
+        """One row's logits (examples, tokens) from states (examples, tokens, width) by site."""
+        return self.gate(row)(*(states[site] for site in self.rows[row].reads))
+
+    def keep_of(self, row: int, states: Mapping[int, Tensor]) -> Tensor:
+        """One row's P(kept): (examples, tokens)."""
+        return kept(self.logits(row, states))
+
+    def keep(self, states: Mapping[int, Tensor]) -> Tensor:
+        """P(kept) at every row: (rows, examples, tokens)."""
+        return torch.stack([self.keep_of(row, states) for row in range(len(self.rows))])
+
+    @torch.no_grad()
+    def fit_statistics(self, tokens: Mapping[int, Tensor]) -> None:
+        """Standardise each network's inputs by mean and standard deviation of states (tokens, width)."""
+        for i, row in enumerate(self.rows):
+            seen = torch.cat([tokens[site] for site in row.reads], dim=-1)
+            self.gate(i).mean.copy_(seen.mean(0))
+            self.gate(i).scale.copy_(seen.std(0).clamp(min=1e-3))
+
+
+def kept(logits: Tensor) -> Tensor:
+    """P(kept), the probability that a gate is not exactly 0."""
+    return HardConcrete(logits, validate_args=False).prob_nonzero()
+
+
+def sample(logits: Tensor, uniform: Tensor) -> Tensor:
+    """Gates in [0, 1) drawn with noise `uniform` in (0, 1).
+
+    Certain gates are drawn as if they were less so, with NOISE for their logit; the gradient is that of the
+    logit itself. A gate that is never tried otherwise learns nothing: saturation ends learning.
+    """
+    noisy = logits + (logits.clamp(-NOISE, NOISE) - logits).detach()
+    return HardConcrete(noisy, TEMPERATURE, validate_args=False).rsample(uniform=uniform)
+
+
+class _Inward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, low: float, high: float) -> Tensor:
+        ctx.save_for_backward(value)
+        ctx.limits = low, high
+        return value.clamp(low, high)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (value,), (grad,), (low, high) = ctx.saved_tensors, grads, ctx.limits
+        outward = ((value > high) & (grad < 0)) | ((value < low) & (grad > 0))
+        return torch.where(outward, 0.0, grad), None, None
+
+
+def inward(value: Tensor, low: float, high: float) -> Tensor:
+    """Values clamped to the limits, with gradients that only ever lead back inside.
+
+    A plain clamp has no gradient outside its limits, so a gate beyond them could never come back.
+    """
+    return _Inward.apply(value, low, high)
+
+
+def mix(keep: Tensor, state: Tensor, baseline: Tensor) -> Tensor:
+    """keep * state + (1 - keep) * baseline (section 2): keep (examples, tokens), state (..., width)."""
+    gate = keep[..., None].to(state.dtype)
+    return gate * state + (1 - gate) * baseline_at(baseline, state.shape[-2]).to(state.dtype)
+
+
+def baseline_at(baseline: Tensor, tokens: int) -> Tensor:
+    """A baseline for texts of so many tokens: a table by place (places, width) becomes (tokens, width), its
+    last row standing for all places beyond it; others are as they are."""
+    if baseline.dim() != 2:
+        return baseline
+    return baseline[torch.arange(tokens, device=baseline.device).clamp(max=len(baseline) - 1)]
+
+

@@ -1,0 +1,306 @@
+"""The loop that fits a lens: optimiser, biases held at the margin, checkpoints and progress.
+
+A fit goes like this:
+
+- **Warming.** What replaces a dropped state is learned first, under random masks.
+- **Closing.** Gates begin open. The bias of each row falls while its hard masks are under the margin
+  (`multipliers.Offsets`), and the gate networks learn, from sampled gates, which tokens have to stay open.
+- **Calibration.** After the last step each row's bias is set on validation texts (`LensObjective.calibrate`).
+
+Nothing in it depends on the depth of a site.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import TrainingError
+from ..files import whole
+from ..processes import World, is_main
+from .multipliers import Offsets
+from .networks import Row
+from .objective import Judged, LensObjective, Terms
+
+CHECKPOINT = "checkpoint.safetensors"
+"""what a fit can be taken up from again"""
+WARMING = 0.1
+"""the share of the steps for which the baselines alone are learned"""
+WEIGHT = 0.3
+"""what a divergence as large as the margin costs, in shares of a text kept"""
+BASELINE_LR = 0.02
+"""learning rate of the baselines, in units of the spread of the states they stand for"""
+BATCH = {"cpu": 16, "cuda": 32}
+"""texts of a step for each site, where no batch size is given"""
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides a fit: the same settings and texts give the same lens."""
+
+    margin: float = 0.1
+    """allowed divergence, in nats"""
+    steps: int = 2000
+    batch_size: int | None = None
+    """texts of a step, over all sites; by default 16 for each site on a CPU and 32 on a GPU"""
+    lr: float = 1e-3
+    """learning rate of the gate networks (Adam)"""
+    hidden: int | None = None
+    """hidden units of a gate network; by default a quarter of the model's width, as published"""
+    anchor: float = 0.3
+    """weight of the baseline's prior: an emptied text should say what the model says on average. Without it (0,
+    as published) a baseline can come to say one class by itself, and texts of that class keep nothing"""
+    precision: str = "float32"
+    """or "bfloat16": a lens learns on a copy of the model in bfloat16 and is judged on the model itself"""
+    seed: int = 0
+    evaluate_every: int = 200
+    """steps between evaluations on validation texts, at which a checkpoint is written"""
+
+    def __post_init__(self) -> None:
+        if self.margin <= 0:
+            raise TrainingError(f"margin is {self.margin}; it must be above 0")
+        if self.precision not in PRECISIONS:
+            raise TrainingError(f"precision={self.precision!r}; use {' or '.join(map(repr, PRECISIONS))}")
+
+    def rate(self, step: int) -> float:
+        """The learning rate as a share of its peak: up over 50 steps, down to 0.1 over the last 30%."""
+        return min(1.0, (step + 1) / 50, 0.1 + 3 * (1 - (step + 1) / self.steps))
+
+    def warming(self, step: int) -> bool:
+        return step < WARMING * self.steps
+
+    def batch_on(self, device: torch.device, sites: int) -> int:
+        return self.batch_size or sites * BATCH.get(device.type, BATCH["cpu"])
+
+
+class Diagnostic(NamedTuple):
+    """How a lens does at one site on held-out texts, with hard masks (kept where P(kept) > 0.5)."""
+
+    site: int
+    divergence: float
+    kept: float
+    """share of tokens kept"""
+    agreement: float
+    """share of texts with the same prediction"""
+    kept_error: float
+    """standard error of the share kept"""
+    ok: bool
+    """whether the divergence is within the margin"""
+
+
+def diagnostics(rows: Sequence[Row], judged: Sequence[Judged], margin: float) -> list[Diagnostic]:
+    return [
+        Diagnostic(row.site, j.divergence, j.kept, j.agreement, j.kept_error, j.divergence <= margin)
+        for row, j in zip(rows, judged, strict=True)
+    ]
+
+
+class Training:
+    """A run of the loop; it can be saved and taken up again.
+
+    training = Training(objective, Settings(margin=0.1), folder)
+    training.run()
+    """
+
+    LOOK = 10
+    """after how many steps the loss is looked at, for which a GPU has to be waited for"""
+
+    def __init__(
+        self,
+        objective: LensObjective,
+        settings: Settings,
+        folder: str | os.PathLike[str] | None = None,
+        identity: Mapping[str, str] | None = None,
+    ) -> None:
+        self.objective, self.settings, self.identity = objective, settings, dict(identity or {})
+        self.file = None if folder is None else Path(folder) / CHECKPOINT
+        self.probe = objective.probe
+        self.device = self.probe.gate(0).bias.device
+        self.processes = World(self.device)
+        self.parameters = list(self.probe.parameters())
+        self.optimizer = _optimizer(objective, settings)
+        self.offsets = Offsets(self.probe, settings.margin, settings.steps, objective.hard)
+        self.step = 0
+        self.history: list[dict[str, Any]] = []
+        self._lost = torch.tensor(False, device=self.device)
+
+    def run(self, show_progress: bool = False) -> None:
+        """Train to the last step."""
+        with fast_products(), _progress(show_progress and is_main(), self) as report:
+            while self.step < self.settings.steps:
+                terms = self._one_step()
+                self.step += 1
+                report(terms)
+                if self.step % self.LOOK == 0:
+                    self._check_loss()
+                if self.step % self.settings.evaluate_every == 0 or self.step == self.settings.steps:
+                    self._evaluate()
+
+    def _check_loss(self) -> None:
+        if self._lost:
+            raise TrainingError(f"the loss was not finite before step {self.step}; lower lr, or use float32")
+
+    def loss(self, terms: Terms, warming: bool) -> Tensor:
+        """Eq. 3 for every row, and the baseline's prior."""
+        cost = WEIGHT / self.settings.margin
+        if warming:
+            loss = cost * (terms.divergence + terms.hard)
+        else:
+            # Hard masks have no gradient to the gates: through them the baselines learn.
+            loss = terms.kept + cost * (terms.divergence + terms.hard / 2)
+        return (loss + self.settings.anchor * terms.emptied).sum()
+
+    def _one_step(self) -> Terms:
+        rate, warming = self.settings.rate(self.step), self.settings.warming(self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak"] * rate
+        terms = self.objective.terms(self.step, self.processes.rank, self.processes.size, warming)
+        loss = self.loss(terms, warming)
+        self._lost.logical_or_(~torch.isfinite(loss.detach()))
+        self.optimizer.zero_grad()
+        loss.backward()
+        self._share_gradients()
+        self.optimizer.step()
+        if not warming:
+            hard = self.processes.summed(terms.hard.detach().float()) / self.processes.size
+            self.offsets.update(hard, rate)
+        return terms
+
+    def _share_gradients(self) -> None:
+        """Average gradients over processes; a parameter unused in one process counts as zero there."""
+        if self.processes.size == 1:
+            return
+        for p in self.parameters:
+            grad = torch.zeros_like(p) if p.grad is None else p.grad
+            p.grad = self.processes.summed(grad) / self.processes.size
+
+    def _evaluate(self) -> None:
+        """Judge on validation texts and write a checkpoint."""
+        self._check_loss()
+        self._agree()
+        found = diagnostics(self.probe.rows, self.objective.judge(), self.settings.margin)
+        self.history.append({"step": self.step, "rows": [d._asdict() for d in found]})
+        if self.file and is_main():
+            self.save()
+
+    @torch.no_grad()
+    def _agree(self) -> None:
+        """Give all processes the main one's weights: rounding must not make them differ."""
+        if self.processes.size > 1:
+            for tensor in (*self.probe.state_dict().values(), self.offsets.divergence):
+                tensor.copy_(self.processes.from_main(tensor))
+
+    def save(self) -> None:
+        """Write a checkpoint; the file is whole or absent."""
+        from safetensors.torch import save_file
+
+        assert self.file is not None
+        tensors = {f"probe.{k}": v for k, v in self.probe.state_dict().items()}
+        tensors |= {f"optimizer.{i}.{k}": v for i, k, v in self._optimizer_tensors()}
+        tensors["divergence"] = self.offsets.divergence
+        about = {
+            "step": self.step,
+            "history": self.history,
+            "made for": {**asdict(self.settings), **self.identity},
+        }
+        held = {name: value.detach().contiguous().cpu() for name, value in tensors.items()}
+        with whole(self.file) as part:
+            save_file(held, part, metadata={"training": json.dumps(about)})
+
+    def resume(self) -> bool:
+        """Take up the checkpoint in the folder, if there is one; False if there is none."""
+        from safetensors import safe_open
+
+        if self.file is None or not self.file.exists():
+            return False
+        with safe_open(self.file, "pt", device=str(self.device)) as f:
+            about = json.loads(f.metadata()["training"])
+            tensors = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118
+        _check_same(about["made for"], {**asdict(self.settings), **self.identity}, self.file)
+        self.step, self.history = about["step"], about["history"]
+        self.offsets.divergence.copy_(tensors["divergence"])
+        self.probe.load_state_dict(_under(tensors, "probe."))
+        for name, value in _under(tensors, "optimizer.").items():
+            index, key = name.split(".", 1)
+            self.optimizer.state[self.parameters[int(index)]][key] = value.cpu() if key == "step" else value
+        return True
+
+    def _optimizer_tensors(self) -> Iterator[tuple[int, str, Tensor]]:
+        for i, p in enumerate(self.parameters):
+            for key, value in self.optimizer.state.get(p, {}).items():
+                yield i, key, torch.as_tensor(value)
+
+
+def _optimizer(objective: LensObjective, settings: Settings) -> torch.optim.Optimizer:
+    """Adam; the baselines' rates are in units of the spread of the states they stand for."""
+    probe, first = objective.probe, objective.train.some_states()
+    groups = [{"params": list(probe.gates.parameters()), "peak": settings.lr}]
+    for i, row in enumerate(probe.rows):
+        learned = [probe.baselines[i], *([probe.places[str(i)]] if str(i) in probe.places else [])]
+        groups.append({"params": learned, "peak": BASELINE_LR * first.spread(row.edit)})
+    return torch.optim.Adam(groups, lr=settings.lr, betas=(0.9, 0.99))
+
+
+def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _check_same(saved: Mapping[str, Any], given: Mapping[str, Any], file: Path) -> None:
+    for name, value in given.items():
+        if saved.get(name) != value:
+            raise TrainingError(
+                f"{file} was written with {name} {saved.get(name)!r}, this run has {value!r}; go on with the "
+                f"same, or use another folder"
+            )
+
+
+@contextmanager
+def fast_products() -> Iterator[None]:
+    """Matrix products of float32 on a GPU's fast units, with the 10 bits of TF32: enough for gates that learn
+    from noise. A lens is calibrated and judged in full float32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def _progress(shown: bool, training: Training) -> Iterator[Callable[[Terms], None]]:
+    """A bar with the share kept, the divergence and the sites over their margin at the last evaluation."""
+    if not shown:
+        yield lambda terms: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[now]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("fit", total=training.settings.steps, completed=training.step, now="")
+
+        def report(terms: Terms) -> None:
+            if training.step % 10 == 0 or training.step == training.settings.steps:
+                bar.update(task, completed=training.step, now=_now(terms, training.history))
+
+        yield report
+
+
+def _now(terms: Terms, history: Sequence[Mapping[str, Any]]) -> str:
+    text = f"kept {terms.kept.mean().item():.0%}  divergence {terms.hard.mean().item():.3f}"
+    over = [row["site"] for row in history[-1]["rows"] if not row["ok"]] if history else []
+    return text + (f"  over the margin: {over}" if over else "")
