@@ -28,9 +28,9 @@ from masklens.corpus import Job, run
 from masklens.corpus.running import pending, work
 from masklens.corpus.storage import Folder
 from masklens.corpus.worker import Worker
-from masklens.diffmask.trainer import Settings
 from masklens.diffmask.lens import DiffMask
 from masklens.diffmask.networks import Probe, rows_for
+from masklens.diffmask.trainer import Settings
 
 from .reference import Missing, checkpoint, sst2_dev
 
@@ -84,9 +84,10 @@ def any_lens(subject: Subject, folder: Path) -> str:
     Its gates are half open, so that there is something to verify: a lens that keeps all is verified at once.
     """
     widths = dict.fromkeys(subject.sites, subject.module.config.hidden_size)
-    probe = Probe(rows_for("inputs", subject.sites), widths, True)
+    probe = Probe(rows_for("inputs", subject.sites), widths)
     for row in range(len(probe.rows)):
         torch.nn.init.zeros_(probe.gate(row).bias)
+        torch.nn.init.normal_(probe.gate(row).outer.weight)
     return str(DiffMask(subject, probe, "inputs", Settings()).save_pretrained(folder))
 
 

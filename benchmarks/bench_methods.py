@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from masklens import Subject, explain
-from masklens.encoding import Batch
-from masklens.diffmask.trainer import Settings
-from masklens.methods import Request, find
 from masklens.diffmask.lens import DiffMask
-from masklens.methods.lm_head import find_head
 from masklens.diffmask.networks import Probe, rows_for
+from masklens.diffmask.trainer import Settings
+from masklens.encoding import Batch
+from masklens.methods import Request, find
+from masklens.methods.lm_head import find_head
 
 from .reference import Missing, checkpoint, sst2_dev
 
@@ -103,7 +103,7 @@ def costs(subject: Subject, texts: Sequence[str], head: str) -> str:
 def untrained_lens(subject: Subject, batch: Batch) -> DiffMask:
     """A lens over inputs: what it costs does not depend on its weights."""
     widths = {site: state.shape[-1] for site, state in subject.states(batch.take([0])).states.items()}
-    probe = Probe(rows_for("inputs", subject.sites), widths, votes=True)
+    probe = Probe(rows_for("inputs", subject.sites), widths)
     return DiffMask(subject, probe.requires_grad_(False), "inputs", Settings())
 
 

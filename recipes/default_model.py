@@ -21,10 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from masklens import DiffMask, Subject, packaged
-from masklens.encoding import Batch
-from masklens.diffmask.objective import FrozenTexts, LensObjective
-from masklens.reproduce.labelled import Labelled
-from masklens.reproduce.running import fast_products
+from masklens.diffmask.objective import FrozenTexts, judge
 from masklens.reproduce.treebank import read_split
 
 HOME = packaged.HOME
@@ -32,7 +29,6 @@ PIECES = 8000
 GENERAL_WORDS = 12_000
 """the most frequent English words are counted once each, beside the reviews"""
 MARGIN = 0.1
-FIT: dict[str, Any] = {"slack": 0.3, "patience": 0}
 
 
 def model(model_dir: Path, data: Path) -> None:
@@ -112,25 +108,16 @@ def _subject() -> Subject:
 
 
 def lens(model_dir: Path, data: Path, overs: Sequence[str] = packaged.OVER) -> None:
-    """Fit on the training sentences; recover, stop and settle on half of the sentences of SST's test set.
+    """Fit by the defaults on the training sentences; calibrate on half of the sentences of SST's test set.
 
     No label is used. The other half is for the lens's own card, the dev set for the model's.
     """
     subject = _subject()
     texts, unseen = read_split(data, "sst5", "train").texts, read_split(data, "sst5", "test").texts
     for over in overs:
-        with fast_products(subject.device.type):
-            made = DiffMask.fit(
-                subject,
-                texts,
-                over,
-                MARGIN,
-                seed=0,
-                held_out=unseen[1::2],
-                validation=unseen[::2],
-                show_progress=True,
-                **FIT,
-            )
+        made = DiffMask.fit(
+            subject, texts, over, MARGIN, held_out=unseen[1::2], validation=unseen[::2], show_progress=True
+        )
         made.save_pretrained(HOME / f"lens-{over}")
         halve(HOME / f"lens-{over}" / "lens.safetensors")
 
@@ -145,27 +132,22 @@ def card(model_dir: Path, data: Path) -> None:
     """Measure the model and its lenses, as they are kept, on SST-2's dev set, and write the card."""
     subject, dev = _subject(), read_split(data, "sst2", "dev")
     frozen = FrozenTexts(subject, dev.texts, subject.sites, 4 * 10**9)
-    with subject.frozen(), torch.no_grad():
-        right = sum(
-            int((subject.states(*_rows(frozen, rows)).output.argmax(1).cpu() == _labels(dev, rows)).sum())
-            for rows in frozen.chunks()
-        )
+    with subject.frozen():
+        right = sum(_right(frozen, dev.labels, rows) for rows in frozen.chunks())
         tables = [_lens_table(subject, over, frozen) for over in packaged.OVER]
-    text = CARD.format(pieces=PIECES, accuracy=right / len(dev.labels), texts=len(dev.labels))
+    text = CARD.format(pieces=PIECES, accuracy=right / len(dev.labels), texts=len(dev.labels), margin=MARGIN)
     (HOME / "README.md").write_text("\n".join([text, *tables]), encoding="utf-8")
 
 
-def _rows(frozen: FrozenTexts, rows: Sequence[int]) -> tuple[Batch, Sequence[int]]:
-    return frozen.draw(rows)[0], frozen.subject.sites[:1]
-
-
-def _labels(dev: Labelled, rows: Sequence[int]) -> torch.Tensor:
-    return torch.tensor([dev.labels[i] for i in rows])
+def _right(frozen: FrozenTexts, labels: Sequence[int], rows: Sequence[int]) -> int:
+    """How many of these texts the model classifies as they are labelled."""
+    said = frozen.draw(rows).output.argmax(1).tolist()
+    return sum(one == labels[i] for one, i in zip(said, rows, strict=True))
 
 
 def _lens_table(subject: Subject, over: str, frozen: FrozenTexts) -> str:
     made = packaged.lens(subject, over)
-    found = LensObjective(made.probe, frozen, frozen, made.settings).judge(range(len(made.sites)))
+    found = judge(made.probe, frozen)
     rows = [
         f"| {site} | {j.divergence:.3f} | {1 - j.kept:.1%} | {j.agreement:.1%} |"
         for site, j in zip(made.sites, found, strict=True)
@@ -193,7 +175,7 @@ of it can be tried without a download. It knows film reviews; it is not meant fo
 - The model was made by `recipes/default_model.py` in the repository of masklens; the cards of the lenses say
   how they were fitted.
 
-Below: each lens's hard masks on the same dev sentences, in nats and shares of tokens (margin 0.1). The
+Below: each lens's hard masks on the same dev sentences, in nats and shares of tokens (margin {margin}). The
 model and its lenses never saw them. The cards in `lens-inputs` and `lens-states` have the settings, and
 figures on other texts.
 """

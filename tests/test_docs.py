@@ -25,8 +25,8 @@ from typer.testing import CliRunner
 from masklens import packaged
 from masklens.cli import app
 from masklens.demo import read_reviews
-from masklens.diffmask.trainer import Settings
 from masklens.diffmask.lens import DiffMask
+from masklens.diffmask.trainer import Settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

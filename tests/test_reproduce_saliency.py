@@ -2,14 +2,17 @@
 
 import json
 import lzma
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 import tiny
 from masklens.attribution import Attribution
+from masklens.diffmask.trainer import Settings
 from masklens.errors import FileError, MethodError
 from masklens.reproduce import highlights, labelled, saliency, saliency_report
+from masklens.reproduce.running import commit
 from records import make
 
 SENTENCES = [
@@ -126,6 +129,15 @@ def test_another_limit_is_another_run(folders, tmp_path, few, undrawn):
         saliency.run(*folders, tmp_path, parts=["sst2/gradcam"], limit=limit, tell=lambda _: None)
         found = json.loads((tmp_path / "results.json").read_text())["sst2"]["minilm"]["gradcam@1"]
         assert found["texts"] == texts
+
+
+def test_the_lens_has_the_default_settings(folders, tmp_path, undrawn):
+    with pytest.warns(UserWarning, match="few"):
+        saliency.run(*folders, tmp_path, parts=["sst2/diffmask"], limit=4, tell=lambda _: None)
+    results = json.loads((tmp_path / "results.json").read_text())
+    row = results["sst2"]["minilm"]["diffmask"]
+    assert row["lens"] == asdict(Settings(steps=4)) and row["texts"] == 4 and 0 <= row["hiding"] <= 1
+    assert results["settings"]["commits"] == [commit()]
 
 
 def test_what_cannot_be_done_is_left_out(folders, tmp_path, few, undrawn, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import warnings
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -12,11 +13,14 @@ import torch
 
 import tiny
 from masklens import Subject
+from masklens.diffmask.lens import DiffMask
+from masklens.diffmask.trainer import Settings
 from masklens.errors import FileError, MethodError
 from masklens.evaluation.answers import exact_match
-from masklens.diffmask.lens import DiffMask
 from masklens.reproduce import squad, squad_figures, squad_groups, squad_masks, squad_report
 from masklens.reproduce.questions import Question, gold_spans, read_questions, shuffled, that_fit
+from masklens.reproduce.running import commit
+from test_reproduce_sst import Tagger
 
 PASSAGES = {
     "John Smith lives in Paris . the plot is dull": {"who lives in Paris ?": ["John Smith", "John"]},
@@ -58,7 +62,7 @@ def lens():
     with torch.no_grad():
         for gate in made.probe.gates:
             gate.bias.fill_(1.0)
-            gate.out.size.mul_(400)
+            torch.nn.init.normal_(gate.outer.weight, std=0.05)
     return made
 
 
@@ -162,7 +166,8 @@ def run_small(folders, out, **options):
 
 
 @pytest.mark.slow
-def test_everything_is_done_once(folders, tmp_path):
+def test_everything_is_done_once(folders, tmp_path, monkeypatch):
+    monkeypatch.setattr("masklens.analysis.load_spacy", Tagger)
     done = run_small(folders, tmp_path)
     assert [p for p in squad.pieces() if p not in done] == []
     found = json.loads((tmp_path / "results.json").read_text())["minilm-squad"]
@@ -184,6 +189,11 @@ def test_a_lens_begins_from_the_one_with_the_smaller_margin(folders, tmp_path):
     assert run_small(folders, tmp_path, parts=["lens/states/0.5"]) == ["lens/states/0.5"]
     made = [p.name for p in (tmp_path / "lenses").iterdir() if p.is_dir()]
     assert sorted(made) == [f"minilm-squad-states-{m}-seed0-first6-steps2" for m in ("0.2", "0.5")]
+    results = json.loads((tmp_path / "results.json").read_text())
+    for margin in (0.2, 0.5):
+        by_default = Settings(margin=margin, steps=2, batch_size=6)
+        assert results["minilm-squad"]["lenses"][f"states-{margin}"]["lens"] == asdict(by_default)
+    assert results["commits"] == [commit()]
 
 
 def test_what_is_not_there_is_an_error(folders, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,12 @@ import pytest
 import torch
 
 import tiny
-from masklens.errors import FileError, LensError, MethodError
-from masklens.diffmask.trainer import Training
 from masklens.diffmask.lens import DiffMask
+from masklens.diffmask.trainer import Settings, Training
+from masklens.errors import FileError, LensError, MethodError
 from masklens.reproduce import sst, sst_analysis, sst_figures, sst_table2, treebank
 from masklens.reproduce.labelled import Labelled
+from masklens.reproduce.running import commit
 from masklens.reproduce.sst_faithfulness import BOUND, KEEP, batch_f1, macro_f1, mask_texts, measure
 from masklens.reproduce.sst_stability import stability
 from records import make
@@ -102,7 +104,7 @@ def lens():
     with torch.no_grad():  # gates of all kinds: some shut, some open
         for gate in made.probe.gates:
             gate.bias.fill_(0.0)
-            gate.out.size.mul_(400)
+            torch.nn.init.normal_(gate.outer.weight, std=0.05)
     return made
 
 
@@ -120,7 +122,7 @@ def test_masks_are_what_the_lens_itself_finds(lens):
         shares.append(at.kept.sum() / found.lengths.sum())
         how = {"site": site, "guard": BOUND, "same_prediction": False}
         slow = [lens.verify(lens.explain([text]), KEEP, **how)[0] for text in texts]
-        at = found.sites[site].held
+        at = found.sites[site].guarded
         assert at.divergence == pytest.approx([v.divergence for v in slow], abs=1e-5)
         assert (at.divergence <= BOUND + 1e-5).all()
         assert 1 - at.kept / found.lengths == pytest.approx([v.share_removed for v in slow])
@@ -132,8 +134,14 @@ def test_masks_are_what_the_lens_itself_finds(lens):
 
 def test_measures_have_intervals_around_them(lens):
     labels = [0, 1, 2, 0, 1]
-    found = measure(lens, Labelled([treebank.parse(tree).text for tree in TREES], labels))
-    for site in found["sites"]:
+    texts = [treebank.parse(tree).text for tree in TREES]
+    found, masking = measure(lens, Labelled(texts, labels)), mask_texts(lens, texts)
+    assert found["lens"]["margin"] == lens.settings.margin and found["guarded"]["bound"] == BOUND
+    for masks, kind in ((found, "gates"), (found["guarded"], "guarded")):
+        each = [getattr(masked, kind).divergence.mean() for masked in masking.sites.values()]
+        assert [site["divergence"] for site in masks["sites"]] == pytest.approx(each)
+        assert masks["summary"]["divergence"] == pytest.approx(np.mean(each))
+    for site in found["sites"] + found["guarded"]["sites"]:
         for name in ("masked", "agreement", "divergence", "accuracy"):
             low, high = site[f"{name}_interval"]
             assert low - 1e-9 <= site[name] <= high + 1e-9
@@ -176,6 +184,9 @@ def test_pieces_are_done_once_and_lenses_are_reused(folders, tmp_path, monkeypat
     assert (fitted / "lens.safetensors").stat().st_mtime_ns == before
     found = results(tmp_path)
     assert found["stability"]["inputs"]["lenses"] == 2 and set(found["stability"]) == {"inputs"}
+    by_default = Settings(margin=sst.MARGIN, seed=1, steps=3, batch_size=6)
+    assert found["lenses"]["minilm-sst5-inputs-1"]["lens"] == asdict(by_default)
+    assert found["commits"] == [commit()] and f"at commit {commit()}" in (tmp_path / "results.md").read_text()
     said = []
     sst.run(*folders, tmp_path, limit=6, steps=3, parts=["faithfulness/inputs", "stability/inputs"],
             tell=said.append)  # fmt: skip
@@ -187,13 +198,15 @@ def test_pieces_are_done_once_and_lenses_are_reused(folders, tmp_path, monkeypat
     keys = {"site", "masked", "agreement", "divergence", "accuracy", "f1_macro", "f1_batch", "ok"}
     assert all(keys <= set(site) for site in dev["sites"])
     text = (tmp_path / "results.md").read_text()
-    assert "46.3%" in text and "| inputs, gates alone | dev |" in text
+    assert "46.3%" in text and dev["guarded"]["sites"]
+    assert text.index("| inputs, gates alone | dev |") < text.index("| inputs, guarded | dev |")
 
 
 def test_a_fit_that_is_taken_up_again_says_so(folders, tmp_path, monkeypatch):
     """Its seconds are not those of the whole fit."""
     models, data = folders
-    monkeypatch.setitem(sst.FIT, "evaluate_every", 4)
+    smaller = {"steps": 8, "batch_size": 4, "evaluate_every": 4}
+    monkeypatch.setattr(sst.SentimentStudy, "smaller", smaller)
     plain, parts = Training._one_step, tmp_path / "parts" / "minilm-sst5-seed0-first4-steps8"
 
     def interrupted(training):

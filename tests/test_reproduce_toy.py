@@ -2,12 +2,16 @@
 
 import json
 import math
+import subprocess
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 import torch
 
-from masklens.reproduce import digits, toy
+import masklens
+from masklens.diffmask.trainer import Settings
+from masklens.reproduce import digits, running, toy
 
 
 @pytest.fixture(scope="module")
@@ -74,21 +78,50 @@ def test_a_linear_classifier_on_separable_points():
 
 
 def test_the_whole_command_on_a_small_scale(tmp_path, monkeypatch):
-    monkeypatch.setitem(toy.LENS, "steps", 30)
     for name in ("integrated_gradients", "information_bottleneck", "guan"):
         monkeypatch.setitem(toy.OPTIONS, name, {**toy.OPTIONS[name], "n_steps": 5})
     monkeypatch.setitem(toy.OPTIONS, "diffmask", {**toy.OPTIONS["diffmask"], "steps": 5})
     train = digits.train_model
     monkeypatch.setattr(toy, "train_model", lambda a, b, seed: train(a, b, seed, epochs=1))
-    toy.run(0, tmp_path, count=700, show_progress=False)
+    toy.run_seeds([0, 3], tmp_path, count=700, steps=30, show_progress=False)
     found = json.loads((tmp_path / "results.json").read_text())
+    rows = found["seeds"]
+    assert [one["seed"] for one in rows] == [0, 3]
+    first = rows[0]
+    assert first["diffmask"] == found["table1"]["diffmask"] and first["figure3e"] == found["figure3e"]
+    assert rows[1]["diffmask"] != first["diffmask"]
+    lenses = found["settings"]["lenses"]
+    assert lenses["states"] == asdict(Settings(margin=toy.MARGIN, steps=30))  # else the defaults
+    assert lenses["inputs"] == asdict(Settings(margin=toy.INPUT_MARGIN, steps=30))
+    assert found["settings"]["commit"] == running.commit()
     assert set(toy.PAPER) <= set(found["table1"])
     assert set(found["figure3e"]) == {"conditioned_on_input", "conditioned_on_hidden"}
     assert 0 <= found["accuracy"] <= 1 and found["seed"] == 0
-    assert "paper D_KL" in (tmp_path / "results.md").read_text()
+    text = (tmp_path / "results.md").read_text()
+    assert "paper D_KL" in text and running.commit() in text
+    assert all(f"| {seed} | {one['accuracy']:.1%} |" in text for seed, one in zip((0, 3), rows, strict=True))
     for name in ("figure3", "figure11"):
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000
         assert b"<svg" in (tmp_path / f"{name}.svg").read_bytes()[:2000]
+
+
+def test_a_seed_is_solved_by_what_it_reaches():
+    assert toy._at_most(0.05, {"kl": 0.05}, {"kl": 0.0})
+    assert not toy._at_most(0.05, {"kl": 0.0}, {"kl": 0.051})
+    assert not toy._at_most(0.05, {"kl": None})  # infinite
+
+
+def test_results_name_the_commit_or_the_version(monkeypatch):
+    def git(*arguments):
+        raise subprocess.CalledProcessError(128, "git")
+
+    monkeypatch.setattr(running, "_git", git)
+    assert running.commit.__wrapped__() == masklens.__version__
+    answers = {"rev-parse": "1234abc"}
+    monkeypatch.setattr(running, "_git", lambda folder, what, *_: answers.get(what, ""))
+    assert running.commit.__wrapped__() == "1234abc"
+    answers["status"] = " M lens.py"
+    assert running.commit.__wrapped__() == "1234abc with changes"
 
 
 @pytest.mark.slow
@@ -98,3 +131,4 @@ def test_the_toy_task_is_solved(tmp_path):
     assert found["table1"]["diffmask"]["kl"] <= 0.004 and found["table1"]["diffmask"]["js"] <= 0.0015
     assert all(entry["kl"] <= 0.05 for entry in found["figure3e"].values())
     assert found["table1"]["erasure"]["kl"] is None
+    assert found["table1_solved"] and found["figure3e_solved"]

@@ -1,4 +1,4 @@
-"""What can be known at each layer: supervised probes from states to relevance, and what their masks achieve."""
+"""What can be known at each layer: supervised probes from states to relevance, and what their masks do."""
 
 from __future__ import annotations
 
@@ -41,7 +41,12 @@ def measure(probe: Probe, subject: Subject, examples: Examples) -> list[AtSite]:
     dropped = probe.keep(drawn.states()).cpu()[:, :, 1:] <= THRESHOLD  # (sites, texts, words)
     relevant = examples.relevant
     return [
-        AtSite(row.site, float(drop[~relevant].float().mean()), float(drop[relevant].float().mean()), j.divergence)
+        AtSite(
+            row.site,
+            float(drop[~relevant].float().mean()),
+            float(drop[relevant].float().mean()),
+            j.divergence,
+        )
         for row, drop, j in zip(probe.rows, dropped, judge(probe, texts), strict=True)
     ]
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import analysis
     from .attribution import Attribution, load, save
+    from .diffmask.lens import DiffMask
     from .evaluation import evaluate, verify
     from .explaining import explain
     from .families import register_family
     from .long_contexts import windows
-    from .diffmask.lens import DiffMask
     from .reporting import report
     from .subject import Subject
 

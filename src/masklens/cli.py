@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from .attribution import Attribution, Text
-    from .evaluation.verifying import Verification
     from .diffmask.lens import DiffMask
+    from .evaluation.verifying import Verification
     from .subject import Subject
 
 DEFAULT_METHOD = "integrated_gradients"
@@ -257,12 +257,6 @@ def fit(
     ] = "inputs",
     margin: Annotated[float, typer.Option("--margin", help="The divergence the masks may cause.")] = 0.1,
     steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of training.")] = None,
-    pointed: Annotated[
-        bool,
-        typer.Option(
-            "--pointed", help="For answers to questions: the deepest site begins from the model's answer."
-        ),
-    ] = False,
     column: ColumnOption = None,
     truncate: TruncateOption = False,
     max_length: LengthOption = None,
@@ -280,7 +274,7 @@ def fit(
 
         texts = gather([], data, column, limit)
         subject = load_subject(model, own_device(device), truncate, max_length)
-        settings: dict[str, Any] = {"pointed": pointed} | ({} if steps is None else {"steps": steps})
+        settings: dict[str, Any] = {} if steps is None else {"steps": steps}
         if is_main():
             tell(f"fitting masks over {over} on {len(texts):,} texts")
             settings |= {"report": tell, "show_progress": True}

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from . import packaged
 from .attribution import Attribution
+from .diffmask.lens import DiffMask
 from .evaluation import evaluate, verify
 from .evaluation.table import Table
 from .evaluation.verifying import Verification
 from .explaining import explain
-from .diffmask.lens import DiffMask
 from .reporting import report
 
 REVIEWS = packaged.HOME.parent / "reviews.csv"

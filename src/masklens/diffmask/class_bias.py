@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..tasks import Classification, MultiLabel
+from ..tasks import Classification, MultiLabel, Regression
 from .networks import THRESHOLD, Probe
 from .objective import FrozenTexts, masked_outputs
 
@@ -47,7 +47,7 @@ def class_biases(probe: Probe, texts: FrozenTexts) -> list[ClassBias]:
     """The sites where less is kept of the texts of some class, by more than GAP, with the class of which it
     is most so; none for tasks that do not choose one class."""
     task = texts.subject.task
-    if not isinstance(task, Classification) or isinstance(task, MultiLabel):
+    if not isinstance(task, Classification) or isinstance(task, MultiLabel | Regression):
         return []
     chunks = [_of_chunk(probe, texts, rows) for rows in texts.chunks()]
     said, emptied, kept = (torch.cat(columns, dim=-1) for columns in zip(*chunks, strict=True))

@@ -67,7 +67,7 @@ def time_left(training: Training) -> tuple[float, float]:
 def _try_step(training: Training, step: int) -> None:
     """The work of a step without its effect."""
     terms = training.objective.terms(step, training.processes.rank, training.processes.size)
-    training.loss(terms, warming=False).backward()
+    training.loss(terms).backward()
     training.optimizer.zero_grad()
 
 

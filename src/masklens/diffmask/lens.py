@@ -1,9 +1,9 @@
 """DiffMask (De Cao et al. 2020): learn which inputs or hidden states a model does not need.
 
-    lens = DiffMask.fit(subject, texts, over="inputs", margin=0.1)
-    lens.diagnostics                       # per site, on held-out texts, with hard masks
-    lens.explain(texts)                    # keep probabilities, sites x tokens
-    lens.save_pretrained("lens"); DiffMask.from_pretrained("lens", subject)
+lens = DiffMask.fit(subject, texts, over="inputs", margin=0.1)
+lens.diagnostics                       # per site, on held-out texts, with hard masks
+lens.explain(texts)                    # keep probabilities, sites x tokens
+lens.save_pretrained("lens"); DiffMask.from_pretrained("lens", subject)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
 from .networks import Over, Probe, Row, rows_for
 from .objective import FrozenTexts, LensObjective
 from .per_text import diffmask_per_text
-from .published import fit_published
+from .published import PublishedProbe, fit_published
 from .trainer import PRECISIONS, Diagnostic, Settings, Training, diagnostics
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class DiffMask:
     def __init__(
         self,
         subject: Subject,
-        probe: nn.Module,
+        probe: Probe | PublishedProbe,
         over: Over,
         settings: Settings,
         diagnostics: Sequence[Diagnostic] = (),
@@ -102,7 +102,8 @@ class DiffMask:
         rows = rows_for(over, subject.check_sites(sites or subject.sites), subject.sites[0])
         parts = _split(texts, held_out, validation, seed)
         _foretell(report, parts, chosen, chosen.batch_on(subject.device, len(rows)))
-        learned_on = subject if chosen.precision == "float32" else subject.in_dtype(PRECISIONS[chosen.precision])
+        dtype = PRECISIONS[chosen.precision]
+        learned_on = subject if dtype is None else subject.in_dtype(dtype)
         needed = tuple(dict.fromkeys(site for row in rows for site in (row.edit, *row.reads)))
         memory = _keep_bytes(subject.device)
         train = FrozenTexts(learned_on, parts[0], needed, memory)
@@ -128,9 +129,7 @@ class DiffMask:
             objective.calibrate()
             found = diagnostics(rows, objective.judge(held), margin)
             events = [str(one) for one in class_biases(probe, held)]
-        lens = cls(
-            subject, probe.eval().requires_grad_(False), over, chosen, found, events, training.history
-        )
+        lens = cls(subject, probe.eval().requires_grad_(False), over, chosen, found, events, training.history)
         lens._warn()
         return lens
 
@@ -195,6 +194,7 @@ class DiffMask:
         return folder
 
     def _about(self) -> dict[str, Any]:
+        assert isinstance(self.probe, Probe)
         return {
             "over": self.over if isinstance(self.over, str) else [list(pair) for pair in self.over],
             "rows": [[row.site, row.edit, list(row.reads)] for row in self.probe.rows],
@@ -258,13 +258,11 @@ def _split(
     return train, held[::2], held[1::2] or held
 
 
-def _foretell(
-    report: Callable[[str], object] | None, parts: Parts, settings: Settings, batch: int
-) -> None:
+def _foretell(report: Callable[[str], object] | None, parts: Parts, settings: Settings, batch: int) -> None:
     """Say what there is to fit on; where nobody listens, warn if it is little."""
     if report:
         counts = [len(part) for part in parts]
-        report(describe_texts(*counts, settings.steps, batch))
+        report(describe_texts(counts[0], counts[1], counts[2], settings.steps, batch))
         report(judge_texts(counts[0]))
     elif len(parts[0]) < FEW_TEXTS:
         warnings.warn(judge_texts(len(parts[0])), stacklevel=3)
@@ -354,9 +352,9 @@ def card(lens: DiffMask) -> str:
     return f"""# A DiffMask lens
 
 Masks over {lens.over}, for {type(lens.subject.module).__name__}. Measured on held-out texts with hard masks
-(kept where P(kept) > 0.5). "Can go" is the share of tokens that the lens drops, with its 95% interval: read from
-site to site it is the knowledge curve of the model. "Within" says whether the mean divergence is within the
-margin, {lens.settings.margin} nats.
+(kept where P(kept) > 0.5). "Can go" is the share of tokens that the lens drops, with its 95% interval: read
+from site to site it is the knowledge curve of the model. "Within" says whether the mean divergence is within
+the margin, {lens.settings.margin} nats.
 
 | site | can go | divergence | agreement | within |
 |---|---|---|---|---|

@@ -1,10 +1,10 @@
-"""What holds the margin of Eq. 2: a feedback on the gates of a lens, a multiplier for single texts.
+"""What holds the margin of Eq. 2.
 
-**A lens.** Near its optimum a gate compares what its token is worth with a price that all tokens share, so the
-Lagrangian multiplier acts on all gates of a row alike: as a bias of their logits. `Offsets` moves that bias
-directly. It watches the divergence of *hard* masks, the ones a user gets. While there is room under the margin
-the bias falls and gates close one after the other, the least needed first; over the margin it rises, twice as
-fast. A row can therefore never be stuck with its gates shut: opening them takes no gradient.
+**A lens.** Near its optimum a gate compares what its token is worth with a price that all tokens share, so
+the Lagrangian multiplier acts on all gates of a row alike: as a bias of their logits. `Offsets` moves that
+bias directly. It watches the divergence of *hard* masks, the ones a user gets. While there is room under the
+margin the bias falls and gates close one after the other, the least needed first; over the margin it rises,
+twice as fast. Opening gates this way takes no gradient, so no row can be stuck with its gates shut.
 
 **A single text** has no such freedom (every token has a logit of its own), so the usual multiplier serves:
 `Multipliers` climb by gradient ascent while the margin is violated and fall while it is not.
@@ -41,8 +41,8 @@ class Offsets:
         """From the step's divergence under hard masks, (rows,); `rate` is the share of the full speed."""
         self.divergence.lerp_(hard, 1 - self.memory)
         violation = (self.divergence / self.aim - 1).clamp(max=OPENING)  # at least -1
-        for gate, moved in zip(self.probe.gates, (rate * self.speed * violation).unbind(), strict=True):
-            gate.bias.add_(moved).clamp_(-LIMIT, LIMIT)
+        for row, moved in enumerate((rate * self.speed * violation).unbind()):
+            self.probe.gate(row).bias.add_(moved).clamp_(-LIMIT, LIMIT)
 
 
 class Multipliers:

@@ -118,7 +118,11 @@ class Probe(nn.Module):
         )
         self.baselines = nn.ParameterList(torch.zeros(widths[row.edit]) for row in self.rows)
         self.places = nn.ParameterDict(
-            {str(i): torch.zeros(places, widths[row.edit]) for i, row in enumerate(self.rows) if places and row.edit}
+            {
+                str(i): torch.zeros(places, widths[row.edit])
+                for i, row in enumerate(self.rows)
+                if places and row.edit
+            }
         )
 
     @property
@@ -161,14 +165,17 @@ def kept(logits: Tensor) -> Tensor:
     return HardConcrete(logits, validate_args=False).prob_nonzero()
 
 
-def sample(logits: Tensor, uniform: Tensor) -> Tensor:
-    """Gates in [0, 1) drawn with noise `uniform` in (0, 1).
+def noisy(logits: Tensor) -> Tensor:
+    """The logits that gates are sampled with: within NOISE, with the gradient of the logits themselves.
 
-    Certain gates are drawn as if they were less so, with NOISE for their logit; the gradient is that of the
-    logit itself. A gate that is never tried otherwise learns nothing: saturation ends learning.
+    A gate that is never tried otherwise learns nothing: saturation ends learning.
     """
-    noisy = logits + (logits.clamp(-NOISE, NOISE) - logits).detach()
-    return HardConcrete(noisy, TEMPERATURE, validate_args=False).rsample(uniform=uniform)
+    return logits + (logits.clamp(-NOISE, NOISE) - logits).detach()
+
+
+def sample(logits: Tensor, uniform: Tensor) -> Tensor:
+    """Gates in [0, 1) drawn with noise `uniform` in (0, 1)."""
+    return HardConcrete(noisy(logits), TEMPERATURE, validate_args=False).rsample(uniform=uniform)
 
 
 class _Inward(torch.autograd.Function):
@@ -205,5 +212,3 @@ def baseline_at(baseline: Tensor, tokens: int) -> Tensor:
     if baseline.dim() != 2:
         return baseline
     return baseline[torch.arange(tokens, device=baseline.device).clamp(max=len(baseline) - 1)]
-
-

@@ -36,7 +36,7 @@ FIRST = 256
 """texts from which statistics of states are taken"""
 FEWEST = 3
 """texts of a row in a step, at least: one with sampled gates, one with a hard mask, one emptied"""
-CERTAINTY = 2.0
+CERTAINTY = 3.0
 """standard errors by which a calibrated row stays within its margin on validation texts"""
 
 
@@ -222,7 +222,9 @@ class Masks(Protocol):
 
 
 @torch.no_grad()
-def masked_outputs(probe: Masks, texts: FrozenTexts, drawn: Drawn, keeps: Mapping[int, Tensor]) -> list[Tensor]:
+def masked_outputs(
+    probe: Masks, texts: FrozenTexts, drawn: Drawn, keeps: Mapping[int, Tensor]
+) -> list[Tensor]:
     """The outputs when each of some rows of a probe is masked by its `keeps` (examples, tokens)."""
     every = slice(None)
     return [
@@ -252,7 +254,7 @@ class Judged(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """One step's estimates, each (rows,)."""
+    """One step's estimates, (rows,) each."""
 
     kept: Tensor
     """expected share of tokens kept (the expected L0 of Eq. 1, divided by the length)"""
@@ -277,7 +279,13 @@ class LensObjective:
         anchored: bool,
         seed: int,
     ) -> None:
-        self.probe, self.train, self.validation, self.margin, self.seed = probe, train, validation, margin, seed
+        self.probe, self.train, self.validation, self.margin, self.seed = (
+            probe,
+            train,
+            validation,
+            margin,
+            seed,
+        )
         self.per_row = max(FEWEST, batch_size // len(probe.rows))
         self.emptied = max(1, self.per_row // EMPTIED) if anchored and self._usual is not None else 0
         self.hard = max(1, round(HARD * self.per_row))
@@ -298,7 +306,7 @@ class LensObjective:
         mine = torch.arange(self.per_row)[rank::world]
         drawn = self.train.draw(ids[:, mine].flatten().tolist())
         valid = drawn.batch.valid
-        shape = (len(self.probe.rows), self.per_row, self.train.longest)
+        shape = (len(self.probe.rows), self.per_row, self.train.batch.shape[1])
         uniform = torch.rand(shape, generator=generator)[:, mine, : valid.shape[1]]
         share = torch.rand(*shape[:2], 1, generator=generator)[:, mine]
         uniform, share = (moved(one.flatten(0, 1), valid.device) for one in (uniform, share))
@@ -333,12 +341,7 @@ class LensObjective:
     def _logits(self, drawn: Drawn, each: int) -> Tensor:
         """Every row's logits of its own texts, one row's after the other's."""
         parts = [_part(i, each) for i in range(len(self.probe.rows))]
-        return torch.cat(
-            [
-                self.probe.logits(i, drawn.states(part)).float()
-                for i, part in enumerate(parts)
-            ]
-        )
+        return torch.cat([self.probe.logits(i, drawn.states(part)).float() for i, part in enumerate(parts)])
 
     def _outputs(self, drawn: Drawn, keep: Tensor, each: int) -> Tensor:
         """The outputs when every row's texts are edited at its site.

@@ -107,7 +107,7 @@ class ReinforceMasks(FreeMasks):
 
 
 def learn(masks: FreeMasks, margin: float, steps: int, lr: float) -> Tensor:
-    """Minimise the share kept of every text under its margin (Eq. 3); which texts ended over it, (texts,) bool.
+    """Minimise the share kept of every text under its margin (Eq. 3); which ended over it, (texts,) bool.
 
     A text that ends over its margin goes back to its last masks within it.
     """
@@ -125,9 +125,7 @@ def learn(masks: FreeMasks, margin: float, steps: int, lr: float) -> Tensor:
         optimizer.zero_grad()
         (cost + multipliers.penalty(divergence)).sum().backward()
         optimizer.step()
-        multipliers.update(
-            divergence.detach(), SHARP_SPEED if sharp else 1.0, SHARP_FLOOR if sharp else 0.0
-        )
+        multipliers.update(divergence.detach(), SHARP_SPEED if sharp else 1.0, SHARP_FLOOR if sharp else 0.0)
         if (step + 1) % LOOK == 0 or step + 1 == steps:
             over = masks.hard_divergence() > margin
             good = torch.where(over[:, None], good, masks.values.detach())

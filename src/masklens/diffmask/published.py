@@ -36,14 +36,16 @@ LOOKAHEAD_EVERY, LOOKAHEAD = 6, 0.5
 class PublishedProbe(nn.Module):
     """A gate network for every site, whose votes multiply over sites where they mask inputs."""
 
-    def __init__(self, rows: Sequence[Row], widths: Mapping[int, int], votes: bool) -> None:
+    def __init__(
+        self, rows: Sequence[Row], widths: Mapping[int, int], votes: bool, hidden: int | None = None
+    ) -> None:
         super().__init__()
         self.rows, self.votes = tuple(rows), votes
         self.networks = nn.ModuleList(
             nn.Sequential(
-                weight_norm(nn.Linear(sum(widths[s] for s in row.reads), widths[row.edit] // 4)),
+                weight_norm(nn.Linear(sum(widths[s] for s in row.reads), _hidden(row, widths, hidden))),
                 nn.Tanh(),
-                weight_norm(nn.Linear(widths[row.edit] // 4, 1, bias=False)),
+                weight_norm(nn.Linear(_hidden(row, widths, hidden), 1, bias=False)),
                 nn.Tanh(),
             )
             for row in self.rows
@@ -86,6 +88,10 @@ class PublishedProbe(nn.Module):
         return torch.stack([self.keep_of(row, states) for row in range(len(self.rows))])
 
 
+def _hidden(row: Row, widths: Mapping[int, int], given: int | None) -> int:
+    return given or max(32, widths[row.edit] // 4)
+
+
 class Lookahead:
     """Every few steps, weights go half of the way back to where they last were (Zhang et al. 2019)."""
 
@@ -115,7 +121,7 @@ def train(probe: PublishedProbe, texts: FrozenTexts, settings: Settings) -> Tens
     ahead = (Lookahead([*gates, *baselines]), Lookahead([multipliers]))
 
     def one_site() -> tuple[int, Tensor, Tensor]:
-        """A row drawn at random, its mean log P(kept) (the sparsity loss), and its violation of the margin."""
+        """A row drawn at random, its mean log P(kept) (the sparsity loss), its violation of the margin."""
         row = int(torch.randint(len(probe.rows), (1,), generator=generator))
         index = torch.randint(len(texts), (settings.batch_size or BATCH,), generator=generator).tolist()
         drawn = texts.draw(index)
@@ -160,7 +166,8 @@ def fit_published(
     """A lens by the published recipe, judged like any other; nothing is calibrated."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        probe = PublishedProbe(rows, texts.widths, votes=over == "inputs").to(subject.device)
+        probe = PublishedProbe(rows, texts.widths, votes=over == "inputs", hidden=settings.hidden)
+    probe.to(subject.device)
     states = texts.some_states()
     with torch.no_grad():
         for site, baseline in probe.baselines.items():
@@ -168,7 +175,9 @@ def fit_published(
     multipliers = train(probe, texts, settings)
     judged = judge(probe, held)
     found = diagnostics(rows, judged, settings.margin)
-    return cls(subject, probe.eval().requires_grad_(False), over, settings, found, _events(found, multipliers))
+    return cls(
+        subject, probe.eval().requires_grad_(False), over, settings, found, _events(found, multipliers)
+    )
 
 
 def _events(found: Sequence[Any], multipliers: Tensor) -> list[str]:

@@ -56,9 +56,10 @@ class Settings:
     """learning rate of the gate networks (Adam)"""
     hidden: int | None = None
     """hidden units of a gate network; by default a quarter of the model's width, as published"""
-    anchor: float = 0.3
-    """weight of the baseline's prior: an emptied text should say what the model says on average. Without it (0,
-    as published) a baseline can come to say one class by itself, and texts of that class keep nothing"""
+    anchor: float = 0.1
+    """weight of the baseline's prior, beside that of the divergence: an emptied text should say what the
+    model says on average. Without it (0, as published) a baseline can come to say one class by itself, and
+    texts of that class keep nothing"""
     precision: str = "float32"
     """or "bfloat16": a lens learns on a copy of the model in bfloat16 and is judged on the model itself"""
     seed: int = 0
@@ -149,15 +150,12 @@ class Training:
         if self._lost:
             raise TrainingError(f"the loss was not finite before step {self.step}; lower lr, or use float32")
 
-    def loss(self, terms: Terms, warming: bool) -> Tensor:
-        """Eq. 3 for every row, and the baseline's prior."""
-        cost = WEIGHT / self.settings.margin
-        if warming:
-            loss = cost * (terms.divergence + terms.hard)
-        else:
-            # Hard masks have no gradient to the gates: through them the baselines learn.
-            loss = terms.kept + cost * (terms.divergence + terms.hard / 2)
-        return (loss + self.settings.anchor * terms.emptied).sum()
+    def loss(self, terms: Terms, warming: bool = False) -> Tensor:
+        """Eq. 3 summed over rows, and the baseline's prior. Hard masks have no gradient to the gates: through
+        them the baselines learn."""
+        moved = terms.divergence + terms.hard / 2 + self.settings.anchor * terms.emptied
+        cost = WEIGHT / self.settings.margin * moved
+        return (cost if warming else terms.kept + cost).sum()
 
     def _one_step(self) -> Terms:
         rate, warming = self.settings.rate(self.step), self.settings.warming(self.step)

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from ..attribution import Text
+from ..diffmask.networks import baseline_at
 from ..encoding import Batch
 from ..errors import MethodError, ModelError
 from ..families import at_places, takes_positions
-from ..diffmask.networks import baseline_at
 from ..subject import Subject
 
 Manner = Literal["mask", "drop"]
@@ -34,7 +34,7 @@ class Baseline:
     """Removed tokens have their state replaced by a vector; they stay in attention."""
 
     vector: Tensor
-    """(width,), a table by place (`diffmask.networks.baseline_at`), or what broadcasts to (examples, tokens, width)"""
+    """(width,), a table by place (see `baseline_at`), or what broadcasts to (examples, tokens, width)"""
     site: int = 0
 
 

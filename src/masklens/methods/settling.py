@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..encoding import Batch
 from ..diffmask.objective import edited_run
+from ..encoding import Batch
 from ..subject import Subject
 
 ROWS = 2048

@@ -1,15 +1,18 @@
-"""What the long experiments share: fast products on a GPU, and processes that work in one folder."""
+"""What the experiments share: fast products on a GPU, processes in one folder, and what made a result."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from .. import __version__
 from ..files import whole
 
 
@@ -46,3 +49,21 @@ def write_json(path: Path, data: Any) -> None:
 
 def device_name(device: str) -> str:
     return torch.cuda.get_device_name() if device.startswith("cuda") else device
+
+
+@cache
+def commit() -> str:
+    """The commit of the repository that this code runs from, and whether the code was changed since, as when
+    first asked for; outside of a repository, the version of the package."""
+    package = Path(__file__).parents[1]
+    try:
+        _git(package, "ls-files", "--error-unmatch", "__init__.py")  # else another's repository
+        changed = _git(package, "status", "--porcelain", "--", "*.py")
+        return _git(package, "rev-parse", "HEAD") + (" with changes" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return __version__
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()

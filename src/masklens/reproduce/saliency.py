@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from ..subject import Subject
 from . import saliency_report
 from .highlights import page, snippet
 from .labelled import Labelled, read_test, read_train
-from .running import fast_products
+from .running import commit, fast_products
 
 DATASETS = ("sst2", "agnews")
 FAMILIES = ("mpnet", "minilm")
@@ -177,7 +177,7 @@ def _do(study: Study, part: str, tell: Callable[[str], None]) -> None:
         tell(f"{study.dataset}/{part}: left out ({error})")
         return
     with whole(path) as temporary:
-        temporary.write_text(json.dumps(found), encoding="utf-8")
+        temporary.write_text(json.dumps({**found, "commit": commit()}), encoding="utf-8")
     tell(f"{study.dataset}/{part}: {time.perf_counter() - start:.1f} s")
 
 
@@ -309,7 +309,8 @@ def _diffmask(study: Study, part: str) -> dict[str, Any]:
     lens = _lens(study)
     found = study.explain(part, study.test.texts, lens=lens, sites=lens.sites[-1:])
     measured = _measured(study, found, None, part, found.seconds)
-    return {"rows": [measured | {"diagnostics": [d._asdict() for d in lens.diagnostics]}]}
+    about = {"diagnostics": [d._asdict() for d in lens.diagnostics], "lens": asdict(lens.settings)}
+    return {"rows": [measured | about]}
 
 
 def _lens(study: Study) -> Any:

@@ -108,7 +108,8 @@ def gathered(family: str, found: Mapping[str, Parts], command: str) -> dict[str,
         for dataset, parts in found.items()
         if "choice" in parts
     }
-    results["settings"] = {"family": family, "command": command, "shares": list(STEPS)}
+    commits = sorted({part.get("commit", "unknown") for parts in found.values() for part in parts.values()})
+    results["settings"] = {"family": family, "command": command, "commits": commits, "shares": list(STEPS)}
     return results
 
 
@@ -121,7 +122,8 @@ def label(name: str) -> str:
 
 def summary(family: str, found: Mapping[str, Parts], results: Mapping[str, Any], command: str) -> list[str]:
     """results.md, line by line."""
-    lines = [f"# Decoded Grad-CAM on {family}", "", f"Made with `{command}`.", ""]
+    commits = ", ".join(results["settings"]["commits"])
+    lines = [f"# Decoded Grad-CAM on {family}", "", f"Made with `{command}` at commit {commits}.", ""]
     lines += [
         "Areas under the accuracy curve, against gold labels, most important tokens first: revealing "
         "(higher is better) and hiding (lower is better). Intervals: 95% bootstrap over texts. The paper's "

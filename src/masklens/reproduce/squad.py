@@ -32,15 +32,9 @@ MARGIN = MARGINS[-1]
 LONGEST = 384
 """tokens of question and passage, as in the paper"""
 TRAIN, JUDGED = 30_000, 800
-"""questions to fit on, and to watch a fit and to judge it with; few of them make the settled lens cautious"""
-FIT: dict[str, Any] = {"batch_size": 64, "lr": 2e-3, "evaluate_every": 500, "patience": 0}
-STEPS = {"inputs": (3500, 1500), "states": (1000, 500)}
-"""of the lens with the smallest margin, and of those that begin from the one with the next smaller margin"""
-MULTIPLIER = {"inputs": (10.0, 5.0), "states": (3.0, 1.5)}
-"""first values, likewise"""
-FIT_POINTED: dict[str, Any] = {"pointed": True, "steps": 2200, "multiplier": 10.0}
-"""the lens over inputs with the paper's margin, which leaves room to drop nearly everything: its deepest site
-begins from the answers"""
+"""questions to fit on, and to calibrate a lens and to judge it with"""
+BATCH = 224
+"""questions of a step, 16 a site: the default on a GPU, twice as many, needs about 140 GB by our estimate"""
 PARTS = ("lens", "sites", "kept", "groups", "speech", "figures")
 
 
@@ -120,16 +114,8 @@ class QuestionStudy(Study):
         return self.load_or_fit(self.subject, name, folder, lambda place: self._fit(over, margin, place))
 
     def _fit(self, over: str, margin: float, folder: Path) -> None:
-        """Begin from the lens with the next smaller margin: gates close one after the other. That over inputs
-        with the largest one begins from the answers instead."""
-        place, pointed = MARGINS.index(margin), over == "inputs" and margin == MARGIN
-        before = self.lens(over, MARGINS[place - 1]) if place and not pointed else None
-        later = int(before is not None)
-        how = {**FIT, "mixed_precision": self.precision, "warmup": 20 if later else 100}
-        how |= {"steps": STEPS[over][later], "multiplier": MULTIPLIER[over][later]}
-        how |= FIT_POINTED if pointed else {}
-        how |= {} if self.steps is None else {"steps": self.steps, "evaluate_every": self.steps}
-        how |= {} if self.limit is None else {"batch_size": self.limit}
+        """Begin from the lens with the next smaller margin: gates close one after the other."""
+        place = MARGINS.index(margin)
         judged = JUDGED if self.limit is None else self.limit // 2
         pairs = [q.pair for q in self.train]
         self.fit_into(
@@ -142,9 +128,8 @@ class QuestionStudy(Study):
             self.seed,
             held_out=pairs[:judged],
             validation=pairs[judged : 2 * judged],
-            keep_bytes=0,
-            start=before,
-            **how,
+            start=self.lens(over, MARGINS[place - 1]) if place else None,
+            batch_size=BATCH,
         )
 
     def kept_path(self, over: str) -> Path:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ..attribution import Attribution
+from ..diffmask.lens import DiffMask
 from ..explaining import explain
 from ..export import write as export
-from ..diffmask.lens import DiffMask
 from ..subject import Subject
 from ..viz import bars, heatmap
 from .questions import Question

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from ..diffmask.lens import DiffMask
+from ..diffmask.networks import THRESHOLD
+from ..diffmask.objective import FrozenTexts, masked_outputs
 from ..evaluation.answers import exact_match, token_f1
 from ..files import whole
-from ..diffmask.lens import DiffMask
-from ..diffmask.objective import FrozenTexts, masked_outputs
 from .questions import Question
 from .sst_faithfulness import mean_under, resampled
 
@@ -34,7 +36,8 @@ class Masked(NamedTuple):
 
 
 def measure(lens: DiffMask, questions: Sequence[Question], seed: int = 0) -> dict[str, Any]:
-    """Share masked, spans kept, divergence, EM and F1 at every site, with 95% bootstrap intervals."""
+    """Share masked, spans kept, divergence, EM and F1 at every site by the gates alone (kept where P(kept) >
+    0.5), with 95% bootstrap intervals."""
     frozen = FrozenTexts(lens.subject, [q.pair for q in questions], lens.probe.reads, keep_bytes=0)
     before = np.zeros((len(questions), 2))
     sites = {site: Masked(*(np.zeros(len(questions)) for _ in Masked._fields)) for site in lens.sites}
@@ -44,6 +47,7 @@ def measure(lens: DiffMask, questions: Sequence[Question], seed: int = 0) -> dic
     samples = resampled(len(questions), seed)
     return {
         "questions": len(questions),
+        "lens": asdict(lens.settings),
         "before": {"em": float(before[:, 0].mean()), "f1": float(before[:, 1].mean())},
         "sites": [
             _summary(site, m, frozen.lengths.numpy(), lens.settings.margin, samples)
@@ -61,16 +65,16 @@ def _measure_chunk(
     sites: dict[int, Masked],
 ) -> np.ndarray:
     """Fill in the columns of these rows; returns EM and F1 of the unmasked model, (rows, 2)."""
-    subject, probe, task = lens.subject, lens.probe, lens.subject.task
-    batch, run = frozen.draw(rows)
-    reference = task.predict(run.output, batch)
-    keeps = (lens.keep(run.states, batch.valid) > 0.5).float()  # (sites, rows, tokens)
-    outputs = masked_outputs(subject, probe, batch, run, keeps, range(len(keeps)))
+    probe, task, drawn = lens.probe, lens.subject.task, frozen.draw(rows)
+    batch = drawn.batch
+    reference = task.predict(drawn.output, batch)
+    keeps = (lens.keep(drawn.states()) > THRESHOLD) & batch.valid  # (sites, rows, tokens)
+    outputs = masked_outputs(probe, frozen, drawn, dict(enumerate(keeps)))
     for row, keep, output in zip(probe.rows, keeps, outputs, strict=True):
         span = task.predict(output, batch)
         columns = (
-            (keep * batch.valid).sum(1).cpu().numpy(),
-            task.divergence(run.output, output).cpu().numpy(),
+            keep.sum(1).cpu().numpy(),
+            task.divergence(drawn.output, output).cpu().numpy(),
             (span == reference).all(1).cpu().numpy(),
             *_right(task.describe(span, batch), questions).T,
         )
@@ -122,9 +126,9 @@ def write_kept(lens: DiffMask, questions: Sequence[Question], path: Path) -> dic
     spans = np.zeros((len(questions), 2), dtype=np.int16)
     with lens.subject.frozen(), torch.no_grad():
         for rows in chunks:
-            batch, run = frozen.draw(rows)
-            spans[rows] = lens.subject.task.predict(run.output, batch).cpu().numpy()
-            keeps = lens.keep(run.states, batch.valid)  # (sites, rows, tokens)
+            drawn = frozen.draw(rows)
+            spans[rows] = lens.subject.task.predict(drawn.output, drawn.batch).cpu().numpy()
+            keeps = lens.keep(drawn.states())  # (sites, rows, tokens)
             values = (keeps * STEPS).round().byte().cpu().numpy()
             keep |= {row: values[:, i, : int(frozen.lengths[row])] for i, row in enumerate(rows)}
     columns = np.concatenate([keep[i] for i in range(len(questions))], axis=1)
@@ -139,14 +143,14 @@ def _cost(lens: DiffMask, frozen: FrozenTexts, chunks: Sequence[Sequence[int]]) 
     subject, plain, explained = lens.subject, 0.0, 0.0
     with subject.frozen():
         for rows in chunks:
-            batch = frozen.draw(rows)[0]
+            batch = frozen.draw(rows).batch
             plain += _seconds(lambda batch=batch: subject.run(batch).output)
             explained += _seconds(lambda batch=batch: _explained(lens, batch))
     return {"seconds_forward": plain, "seconds_explained": explained, "ratio": explained / plain}
 
 
 def _explained(lens: DiffMask, batch: Any) -> torch.Tensor:
-    return lens.keep(lens.subject.states(batch, lens.probe.reads).states, batch.valid)
+    return lens.keep(lens.subject.states(batch, lens.probe.reads).states)
 
 
 def _seconds(work: Any) -> float:

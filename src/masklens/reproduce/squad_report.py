@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from ..files import whole
 from .running import write_json
-from .sst_report import groups_table, table
-from .study import seconds_of
+from .sst_report import groups_table, made_by, table
+from .study import commits_of, described, seconds_of
 
 Found = Mapping[str, Any]
 OVERS = ("inputs", "states")
@@ -20,7 +20,7 @@ PICTURES = ("figure2", "figure7", "figure8a", "figure8b", "curves", "figure14", 
 def write(out: Path, parts: Path, model: str, command: str) -> None:
     """Write what can be said from the pieces that are there."""
     found = {p.stem: json.loads(p.read_text(encoding="utf-8")) for p in sorted(parts.glob("*.json"))}
-    results = gathered(found, model) | {"command": command}
+    results = gathered(found, model) | {"command": command, "commits": commits_of(found.values())}
     write_json(out / "results.json", results)
     draw(out, results[model])
     with whole(out / "results.md") as part:
@@ -67,7 +67,7 @@ def draw(out: Path, found: Found) -> None:
 def summary(out: Path, model: str, results: Found) -> list[str]:
     """The results for people."""
     found = results[model]
-    lines = [f"# DiffMask on question answering: {model}", "", f"Made by `{results['command']}`.", ""]
+    lines = [f"# DiffMask on question answering: {model}", "", made_by(results), ""]
     lines += _findings(found)
     for over in OVERS:
         for margin, piece in found.get(over, {}).get("margins", {}).items():
@@ -212,7 +212,8 @@ def _sites(over: str, margin: str, piece: Found) -> list[str]:
         f"## Masks over {over}, margin {margin}: every site",
         "",
         f"{piece['questions']} questions of dev; the unmasked model has EM {before['em']:.3f} and F1 "
-        f"{before['f1']:.3f}. Hard masks, 95% bootstrap intervals.",
+        f"{before['f1']:.3f}. By the gates alone: tokens with P(kept) > 0.5. 95% bootstrap intervals. "
+        f"The lens: {described(piece['lens'])}.",
         "",
         *table(["site", "masked", "spans kept", "divergence", "EM", "F1", "within"], rows),
     ]

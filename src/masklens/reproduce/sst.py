@@ -32,12 +32,6 @@ OVERS = ("inputs", "states")
 SEEDS = 5
 PARTS = ("erasure", "lens", "faithfulness", "stability", "analysis", "figures")
 MARGIN = 0.1
-FIT: dict[str, Any] = {"batch_size": 1280, "evaluate_every": 550, "patience": 0}
-FIT_OVER: dict[str, dict[str, Any]] = {
-    "inputs": {"steps": 2200, "lr": 3e-3, "slack": 0.2, "members": 6, "hidden": 192},
-    "states": {"steps": 2750, "lr": 2e-3, "slack": 0.25, "members": 32, "hidden": 48},
-}
-"""how lenses are fitted; all else as in lagrangian.Settings"""
 
 
 def run(
@@ -153,9 +147,6 @@ class SentimentStudy(Study):
         return self.load_or_fit(self.subject, name, folder, lambda place: self._fit(over, number, place))
 
     def _fit(self, over: str, number: int, folder: Path) -> None:
-        how = {**FIT, **FIT_OVER[over], "mixed_precision": self.precision}
-        how |= {} if self.steps is None else {"steps": self.steps}
-        how |= {} if self.limit is None else {"batch_size": self.limit}
         limit, seed = None if self.limit is None else 4 * self.limit, self.seed + number
         texts, watched, judged = texts_to_fit_on(self.data, self.task, limit)
         self.fit_into(
@@ -168,7 +159,6 @@ class SentimentStudy(Study):
             seed,
             held_out=judged,
             validation=watched,
-            **how,
         )
 
 

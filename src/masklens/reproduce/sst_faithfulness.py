@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,19 +11,16 @@ import torch
 from torch import Tensor
 
 from ..attribution import Text
-from ..encoding import Batch
+from ..diffmask.lens import DiffMask
+from ..diffmask.networks import THRESHOLD
+from ..diffmask.objective import Drawn, FrozenTexts, edited_run, masked_outputs
 from ..evaluation.ranking import Ranking
 from ..evaluation.verifying import enough_to_hold
-from ..diffmask.lens import DiffMask
-from ..diffmask.objective import FrozenTexts, edited_run, masked_outputs
-from ..probes import sample_keep
-from ..subject import Run
 from .labelled import Labelled
 
 DRAWS = 1000
 KEEP = 0.8
-"""from which probability on masks held to the margin keep a token: fewer than gates alone, and more where
-needed"""
+"""from which probability on guarded masks keep a token: fewer than gates alone, and more where needed"""
 BOUND = 0.05
 """how far each text may move under them, in nats: half of the margin"""
 PAPER_BATCH = 64
@@ -44,13 +41,9 @@ class Masked(NamedTuple):
 
     gates: Hard
     """by the gates alone: kept where P(kept) > 0.5"""
-    held: Hard
+    guarded: Hard
     """kept where P(kept) > `KEEP`; more of texts that move by more than `BOUND`, in order of P(kept), until
     they do not: the constraint of Eq. 2 is one for every text"""
-    expected: np.ndarray
-    """(texts,): tokens kept in expectation, the sum of P(kept)"""
-    sampled: np.ndarray
-    """(texts,): the divergence with gates sampled as in training"""
 
 
 @dataclass(frozen=True)
@@ -64,89 +57,72 @@ class Masking:
     sites: dict[int, Masked]
 
 
-def mask_texts(lens: DiffMask, texts: Sequence[Text], size: int = 256, seed: int = 0) -> Masking:
+@torch.no_grad()
+def mask_texts(lens: DiffMask, texts: Sequence[Text]) -> Masking:
     """Run the model on every text as it is, and masked at each site of the lens, one site at a time."""
     frozen = FrozenTexts(lens.subject, texts, lens.probe.reads, keep_bytes=0)
-    generator = torch.Generator().manual_seed(seed)
     prediction = np.zeros(len(texts), dtype=int)
     found = {site: _nothing_yet(len(texts)) for site in lens.sites}
-    for rows in frozen.chunks(size):
-        batch, run = frozen.draw(rows)
-        prediction[rows] = lens.subject.task.predict(run.output, batch).cpu().numpy()
-        for site, part in _masked_at_each(lens, batch, run, generator):
+    for rows in frozen.chunks():
+        drawn = frozen.draw(rows)
+        prediction[rows] = lens.subject.task.predict(drawn.output, drawn.batch).cpu().numpy()
+        for site, part in _masked_at_each(lens, frozen, drawn):
             for whole, some in zip(_columns(found[site]), _columns(part), strict=True):
                 whole[rows] = some
     return Masking(frozen.lengths.numpy(), prediction, found)
 
 
 def _nothing_yet(texts: int) -> Masked:
-    gates, held = (Hard(*(np.zeros(texts, kind) for kind in (int, int, float))) for _ in range(2))
-    return Masked(gates, held, np.zeros(texts), np.zeros(texts))
+    return Masked(*(Hard(*(np.zeros(texts, kind) for kind in (int, int, float))) for _ in Masked._fields))
 
 
 def _columns(masked: Masked) -> list[np.ndarray]:
-    return [*masked.gates, *masked.held, masked.expected, masked.sampled]
+    return [*masked.gates, *masked.guarded]
 
 
-@torch.no_grad()
-def _masked_at_each(
-    lens: DiffMask, batch: Batch, run: Run, generator: torch.Generator
-) -> Iterator[tuple[int, Masked]]:
-    """What masks do to one batch, site after site."""
-    subject, probe, valid = lens.subject, lens.probe, batch.valid
-    probability = lens.keep(run.states, valid)  # (rows, examples, tokens)
-    logits = probe.logits_by(run.states, valid, torch.arange(len(batch)) % probe.members)
-    noise = torch.rand(logits.shape, generator=generator).to(logits)
-    hard = (probability > 0.5).float()
-    outputs = masked_outputs(subject, probe, batch, run, hard, range(len(hard)))
-    for i, (row, masked) in enumerate(zip(probe.rows, outputs, strict=True)):
-        chosen = torch.full((len(batch),), i, device=logits.device)
-        sampled, _ = sample_keep(logits, chosen, probe.multiplies, noise)
-        gated = edited_run(subject, batch, row.edit, run.states[row.edit], sampled, probe.baseline(i))
-        gates = _hard(lens, batch, run, masked, (hard[i] * valid).sum(1).cpu().numpy())
-        yield (
-            row.site,
-            Masked(
-                gates,
-                _held(lens, batch, run, i, probability[i].cpu().numpy()),
-                (probability[i] * valid).sum(1).cpu().numpy(),
-                subject.task.divergence(run.output, gated).cpu().numpy(),
-            ),
-        )
+def _masked_at_each(lens: DiffMask, texts: FrozenTexts, drawn: Drawn) -> Iterator[tuple[int, Masked]]:
+    """What masks do to some texts, site after site."""
+    probability = lens.keep(drawn.states())  # (rows, examples, tokens)
+    hard = (probability > THRESHOLD) & drawn.batch.valid
+    outputs = masked_outputs(lens.probe, texts, drawn, dict(enumerate(hard)))
+    for i, (site, output) in enumerate(zip(lens.sites, outputs, strict=True)):
+        gates = _hard(lens, drawn, output, hard[i].sum(1).cpu().numpy())
+        yield site, Masked(gates, _guarded(lens, drawn, i, probability[i].cpu().numpy()))
 
 
-def _hard(lens: DiffMask, batch: Batch, run: Run, output: Tensor, kept: np.ndarray) -> Hard:
+def _hard(lens: DiffMask, drawn: Drawn, output: Tensor, kept: np.ndarray) -> Hard:
     task = lens.subject.task
-    prediction, divergence = task.predict(output, batch), task.divergence(run.output, output)
+    prediction, divergence = task.predict(output, drawn.batch), task.divergence(drawn.output, output)
     return Hard(kept.astype(int), prediction.cpu().numpy(), divergence.cpu().numpy())
 
 
-def _held(lens: DiffMask, batch: Batch, run: Run, row: int, probability: np.ndarray) -> Hard:
+def _guarded(lens: DiffMask, drawn: Drawn, row: int, probability: np.ndarray) -> Hard:
     """Masks with which every text moves by at most `BOUND`."""
-    subject, edit = lens.subject, lens.probe.rows[row].edit
+    subject, batch, edit = lens.subject, drawn.batch, lens.probe.rows[row].edit
+    state, baseline = drawn.read(edit, slice(None)), lens.probe.baseline(row)
     ranking = Ranking.of(probability, batch.valid.cpu().numpy())
-    output = run.output.clone()
+    output = drawn.output.clone()
 
     def holds(rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
         some = torch.from_numpy(rows).to(output.device)
         part, keep = batch.take(rows.tolist()), torch.from_numpy(ranking.first(counts, rows)).to(output)
-        anew = edited_run(subject, part, edit, run.states[edit][some], keep, lens.probe.baseline(row))
-        there = subject.task.divergence(run.output[some], anew) <= BOUND
+        anew = edited_run(subject, part, edit, state[some], keep, baseline)
+        there = subject.task.divergence(drawn.output[some], anew) <= BOUND
         output[some[there]] = anew[there]
         return there.cpu().numpy()
 
     said = ((probability > KEEP) & ranking.removable).sum(1)
     already = holds(np.arange(len(batch)), said)
-    return _hard(lens, batch, run, output, enough_to_hold(said, ranking.counts, already, holds))
+    return _hard(lens, drawn, output, enough_to_hold(said, ranking.counts, already, holds))
 
 
 def measure(lens: DiffMask, data: Labelled, seed: int = 0) -> dict[str, Any]:
-    """Accuracy, F1, agreement, divergence and share masked at every site, with 95% bootstrap intervals, where
-    every text is held to `BOUND`; the same of gates alone under "gates".
+    """Accuracy, F1, agreement, divergence and share masked at every site by the gates alone, with 95%
+    bootstrap intervals; the same where every text is held to `BOUND` under "guarded".
 
     "summary" is the deepest site for masks over inputs, and the mean over sites for masks over states.
     """
-    masking = mask_texts(lens, data.texts, seed=seed)
+    masking = mask_texts(lens, data.texts)
     gold, classes = np.array(data.labels), len(lens.subject.task.labels)  # type: ignore[attr-defined]
     samples = resampled(len(gold), seed)
     before = {
@@ -162,12 +138,9 @@ def measure(lens: DiffMask, data: Labelled, seed: int = 0) -> dict[str, Any]:
         ]
         return {"sites": sites, "summary": summarise(sites if lens.over == "states" else sites[-1:])}
 
-    gates = measured(lambda m: m.gates)
-    for found, m in zip(gates["sites"], masking.sites.values(), strict=True):
-        found["masked_expected"] = float(1 - m.expected.sum() / masking.lengths.sum())
-        found["divergence_sampled"] = float(m.sampled.mean())
-    about = {"texts": len(gold), "keep": KEEP, "bound": BOUND, "before": before}
-    return {**about, **measured(lambda m: m.held), "gates": gates}
+    guarded = {"keep": KEEP, "bound": BOUND, **measured(lambda m: m.guarded)}
+    about = {"texts": len(gold), "lens": asdict(lens.settings), "before": before}
+    return {**about, **measured(lambda m: m.gates), "guarded": guarded}
 
 
 def _site(

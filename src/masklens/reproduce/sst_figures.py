@@ -10,10 +10,10 @@ from typing import Any
 
 from ..analysis import Group
 from ..attribution import Attribution
+from ..diffmask.lens import DiffMask
 from ..explaining import explain
 from ..export import write as export
 from ..files import whole
-from ..diffmask.lens import DiffMask
 from ..subject import Subject
 from ..viz import bars, heatmap
 from .sst_analysis import SCHULZ, statistics

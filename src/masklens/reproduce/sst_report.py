@@ -10,7 +10,7 @@ from typing import Any
 from ..files import whole
 from .running import write_json
 from .sst_faithfulness import BOUND, KEEP
-from .study import seconds_of
+from .study import commits_of, described, seconds_of
 
 Found = Mapping[str, Any]
 
@@ -31,7 +31,9 @@ PAPER_CLS = {"diffmask": 0.99, "information_bottleneck": 0.71}
 
 def write(out: Path, command: str, suffix: str) -> None:
     """Write what can be said from the pieces that are there."""
-    results = gathered(read_pieces(out / "parts", suffix)) | {"command": command}
+    found = read_pieces(out / "parts", suffix)
+    every = [piece for pieces in found.values() for piece in pieces.values()]
+    results = gathered(found) | {"command": command, "commits": commits_of(every)}
     write_json(out / "results.json", results)
     draw(out, results["analysis"])
     lines = [*summary(results), *_pictures(out)]
@@ -116,7 +118,7 @@ def _first_of(
 
 def summary(results: Mapping[str, Any]) -> list[str]:
     """The results for people."""
-    lines = ["# DiffMask on sentiment", "", f"Made by `{results['command']}`.", ""]
+    lines = ["# DiffMask on sentiment", "", made_by(results), ""]
     lines += _table2(results) if results["table2"] else []
     for model, splits in results["faithfulness"].items():
         lines += _model(model, splits)
@@ -124,6 +126,10 @@ def summary(results: Mapping[str, Any]) -> list[str]:
     lines += _analysis(results["analysis"]) if results["analysis"] else []
     lines += _fits(results["lenses"]) if results["lenses"] else []
     return lines
+
+
+def made_by(results: Mapping[str, Any]) -> str:
+    return f"Made by `{results['command']}` at commit {', '.join(results['commits'])}."
 
 
 def _table2(results: Mapping[str, Any]) -> list[str]:
@@ -161,11 +167,11 @@ def _model(model: str, splits: Mapping[str, Any]) -> list[str]:
     ]
     lines += table(heads, rows)
     lines += [
-        "Inputs: the deepest site. States: the mean over sites, one site masked at a time. Held: tokens with "
+        "Inputs: the deepest site. States: the mean over sites, one site masked at a time. Gates alone: "
+        "tokens with P(kept) > 0.5, without a look at the output. Guarded: tokens with "
         f"P(kept) > {KEEP}, and of texts that move by more than {BOUND} nats further ones, in order of "
-        "P(kept), until they do not; the paper's Eq. 2 sets such a bound for every text. KL is bounded by "
-        "construction, agreement and accuracy are not. Gates alone: tokens with P(kept) > 0.5, without a "
-        "look at the output. "
+        "P(kept), until they do not; the paper's Eq. 2 sets such a bound for every text. Their KL is bounded "
+        "by construction, agreement and accuracy are not. "
         "The paper (BERT, five classes, dev; F1 of batches): inputs 0.379 → 0.383 at 46.3% masked, "
         "states 0.379 → 0.389 at 67.6% masked.",
         "",
@@ -173,6 +179,7 @@ def _model(model: str, splits: Mapping[str, Any]) -> list[str]:
     for split, overs in splits.items():
         for over, found in overs.items():
             lines += [f"### {model}, masks over {over}, {split}, every site", ""]
+            lines += [f"The lens: {described(found['lens'])}.", ""]
             for kind, masks in _kinds(found):
                 rows = [_site(site) for site in masks["sites"]]
                 lines += [f"{kind.capitalize()}:", "", *table(["site", *heads[2:]], rows)]
@@ -181,8 +188,8 @@ def _model(model: str, splits: Mapping[str, Any]) -> list[str]:
 
 def _kinds(found: Found) -> Iterator[tuple[str, Found]]:
     """The masks that were measured, and what to call them."""
-    yield "held", found
-    yield "gates alone", found["gates"]
+    yield "gates alone", found
+    yield "guarded", found["guarded"]
 
 
 def _overall(name: str, split: str, before: Found, found: Found) -> list[str]:

@@ -10,18 +10,18 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
 from ..attribution import Text
-from ..errors import FileError, MethodError
-from ..diffmask.trainer import CHECKPOINT
 from ..diffmask.lens import DiffMask
+from ..diffmask.trainer import CHECKPOINT
+from ..errors import FileError, MethodError
 from ..subject import Subject
-from .running import device_name, only_one, write_json
+from .running import commit, device_name, only_one, write_json
 
 
 @dataclass
@@ -53,9 +53,8 @@ class Study:
     @property
     def settings(self) -> dict[str, Any]:
         """What a piece was done with."""
-        return {"seed": self.seed, "limit": self.limit, "steps": self.steps} | {
-            "device": device_name(self.device)
-        }
+        given = {"seed": self.seed, "limit": self.limit, "steps": self.steps}
+        return given | {"device": device_name(self.device), "commit": commit()}
 
     @property
     def parts(self) -> Path:
@@ -66,9 +65,10 @@ class Study:
         return self.parts / f"{piece.replace('/', '-')}.json"
 
     @property
-    def precision(self) -> str:
-        """The number format to learn lenses in."""
-        return "bf16" if self.device == "cuda" else "no"
+    def smaller(self) -> dict[str, int]:
+        """Settings of the lenses of a small run."""
+        given = {"steps": self.steps, "batch_size": self.limit}
+        return {name: value for name, value in given.items() if value is not None}
 
     def load_or_fit(self, subject: Subject, name: str, folder: Path, fit: Callable[[Path], None]) -> DiffMask:
         """The lens of this name from the folder of lenses, or the one that was fitted into `folder`."""
@@ -93,13 +93,13 @@ class Study:
     ) -> None:
         """Fit a lens, with checkpoints in its folder, and write the lens, its card and the piece of the fit.
 
-        The seconds of a fit that was taken up again are those of its last part.
+        Settings are the defaults but for `how` and, in a small run, `smaller`. The seconds of a fit that was
+        taken up again are those of its last part.
         """
         training = folder / "training"
         resumed, start = (training / CHECKPOINT).exists(), time.perf_counter()
-        lens = DiffMask.fit(
-            subject, texts, over, margin, seed, folder=training, show_progress=sys.stderr.isatty(), **how
-        )
+        how |= {"folder": training, "show_progress": sys.stderr.isatty(), **self.smaller}
+        lens = DiffMask.fit(subject, texts, over, margin, seed, **how)
         write_json(
             self.path(piece),
             {
@@ -109,6 +109,7 @@ class Study:
                 "peak_bytes": torch.cuda.max_memory_allocated() if self.device == "cuda" else None,
                 "diagnostics": [d._asdict() for d in lens.diagnostics],
                 "events": lens.events,
+                "lens": asdict(lens.settings),
                 "settings": self.settings,
             },
         )
@@ -164,6 +165,16 @@ def models_there(model_dir: Path, names: Sequence[str]) -> list[str]:
 def seconds_of(fit: Mapping[str, Any]) -> str:
     """How long the fit of a piece took, for a table."""
     return f"{fit['seconds']:.0f}" + (" (resumed)" if fit.get("resumed") else "")
+
+
+def commits_of(pieces: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The commits that some pieces were done at."""
+    return sorted({piece["settings"].get("commit", "unknown") for piece in pieces})
+
+
+def described(settings: Mapping[str, Any]) -> str:
+    """The settings of a lens in one line."""
+    return ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
 
 
 def command(section: str, limit: int | None, steps: int | None, seed: int) -> str:

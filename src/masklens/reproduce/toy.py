@@ -1,5 +1,7 @@
 """`masklens reproduce toy`: Table 1, Figure 3 and Figure 11 of DiffMask, where the right answer is known.
 
+    python -m masklens.reproduce.toy OUT [SEED ...]           # several seeds, the first in detail
+
 The hidden state of a digit says whether the query asks for it, and nothing is counted before the GRU; so the
 prediction must be attributed evenly to all hidden states of query digits (section 3.1).
 """
@@ -9,11 +11,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,14 +25,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..attribution import Attribution
+from ..diffmask.lens import DiffMask
+from ..diffmask.networks import Over
 from ..evaluation.ground_truth import js, kl
 from ..explaining import explain
 from ..files import whole
-from ..diffmask.lens import DiffMask
 from ..subject import Subject
 from .digits import (
     EMBEDDINGS,
     HIDDEN,
+    DigitCounter,
     Digits,
     accuracy,
     encode,
@@ -36,6 +42,9 @@ from .digits import (
     subject_for,
     train_model,
 )
+from .running import commit
+from .sst_report import table
+from .study import described
 
 MARGIN = 0.05
 EXAMPLE = ("8 1", "8 8 3 1 3 9")
@@ -50,72 +59,125 @@ PAPER = {
 }
 """D_KL and D_JS of the paper's Table 1"""
 
-LENS: dict[str, Any] = {
-    "steps": 3600,
-    "lr": 2e-3,
-    "baseline_lr": 1e-2,
-    "centered": False,
-    "floor": 5.0,
-    "gate": "tanh",
-    "relative": False,
-    "first_aim": 1.0,
-    "deeper": False,
-    "multiplier": 1.0,
-    "multiplier_lr": 0.1,
-    "multiplier_max": 200.0,
-    "anchor": 0.0,
-    "straight": False,
-    "sharpen_from": 0.5,
-    "power": 0.5,
-    "hidden": 32,
-    "compared": 0,
-}
-"""how the lenses are fitted; all else as in lagrangian.Settings"""
-
 INPUT_MARGIN = 0.1
 """of masks over inputs: one baseline must stand for "no query digit" under all 90 queries, which moves some
 models' outputs by 0.06 nats however good the masks are"""
+SOLVED, SOLVED_3E = 0.004, 0.05
+"""the D_KL up to which a seed counts as solved: of Table 1, and of both of Figure 3e"""
 
 
 def run(
-    seed: int, out: str | os.PathLike[str], count: int = 10_000, show_progress: bool = True
+    seed: int,
+    out: str | os.PathLike[str],
+    count: int = 10_000,
+    steps: int | None = None,
+    show_progress: bool = True,
 ) -> dict[str, Any]:
-    """Make the data, train the model, explain it in every way, and write results and figures to `out`."""
+    """One seed: see `run_seeds`."""
+    return run_seeds([seed], out, count, steps, show_progress)
+
+
+def run_seeds(
+    seeds: Sequence[int],
+    out: str | os.PathLike[str],
+    count: int = 10_000,
+    steps: int | None = None,
+    show_progress: bool = True,
+) -> dict[str, Any]:
+    """Data, model and lenses of every seed; the first one's model is also explained in every other way.
+
+    Results and figures go to `out`.
+
+    Args:
+        count: of examples, a tenth of which are to test on.
+        steps: of fitting a lens, instead of the default.
+    """
     out, clock = Path(out), Clock(show_progress)
-    data = generate(count, seed)
-    cut = count * 9 // 10
-    train, test = data.rows(torch.arange(cut)), data.rows(torch.arange(cut, count))
-    model = clock("train the model", lambda: train_model(train, test, seed))
-    subject = subject_for(model)
-    states = clock("fit the lens over states", lambda: fit_states(subject, train, test, seed))
-    pairs = clock("fit the lens over inputs", lambda: fit_inputs(subject, train, test, seed))
-    made = {name: clock(name, partial(scores_of, name, subject, train, test, HIDDEN)) for name in OPTIONS}
-    made["diffmask_per_text"] = made.pop("diffmask")
-    made["diffmask"] = keep_of(states, subject, test)[0]
+    made = [fit_all(seed, count, steps, clock) for seed in seeds]
+    rows, first = [of_seed(one) for one in made], made[0]
     results = {
-        "accuracy": accuracy(model, test),
-        "table1": {name: against_truth(scores, test.in_query) for name, scores in made.items()},
-        "figure3e": figure_3e(keep_of(pairs, subject, test), test),
-        "linear_classifier": linear_accuracy(subject, train, test),
-        "seed": seed,
+        **rows[0],
+        "table1": table_1(first, clock) | {"diffmask": rows[0]["diffmask"]},
+        "linear_classifier": linear_accuracy(first.subject, first.train, first.test),
+        "seeds": rows,
         "settings": {
-            "margin": MARGIN,
-            "lens": LENS,
+            "commit": commit(),
             "examples": count,
-            **{f"{k}": v for k, v in OPTIONS.items()},
-        },
-        "lenses": {
-            "states": [d._asdict() for d in states.diagnostics],
-            "inputs": [d._asdict() for d in pairs.diagnostics],
-            "events": states.events + pairs.events,
+            "lenses": {name: asdict(lens.settings) for name, lens in first.lenses.items()},
+            **OPTIONS,
         },
         "seconds": clock.seconds,
     }
     from .toy_figures import draw
 
-    draw(out, subject, example_scores(subject, train, pairs), test)
+    draw(out, first.subject, example_scores(first), first.test)
     write(out, results)
     return results
+
+
+class Made(NamedTuple):
+    """One seed's data, model and lenses."""
+
+    seed: int
+    train: Digits
+    test: Digits
+    model: DigitCounter
+    subject: Subject
+    states: DiffMask
+    """masks over the 2-d states, decided from themselves (Table 1)"""
+    inputs: DiffMask
+    """masks over the digits' embeddings, decided from the embeddings or from the 2-d states (Figure 3e)"""
+
+    @property
+    def lenses(self) -> dict[str, DiffMask]:
+        return {"states": self.states, "inputs": self.inputs}
+
+
+def fit_all(seed: int, count: int, steps: int | None, clock: Clock) -> Made:
+    """The lenses see training examples only: also those they are calibrated and judged on are of these."""
+    data, cut = generate(count, seed), count * 9 // 10
+    train, test = data.rows(torch.arange(cut)), data.rows(torch.arange(cut, count))
+    model = clock(f"seed {seed}: train the model", lambda: train_model(train, test, seed))
+    subject = subject_for(model)
+    given: dict[str, Any] = {} if steps is None else {"steps": steps}
+
+    def fit(over: Over, margin: float, sites: Sequence[int] | None = None) -> DiffMask:
+        return DiffMask.fit(subject, train.texts(), over, margin, seed, sites, **given)
+
+    states = clock(f"seed {seed}: fit the lens over states", lambda: fit("states", MARGIN, [HIDDEN]))
+    pairs = [(EMBEDDINGS, EMBEDDINGS), (EMBEDDINGS, HIDDEN)]
+    inputs = clock(f"seed {seed}: fit the lens over inputs", lambda: fit(pairs, INPUT_MARGIN))
+    return Made(seed, train, test, model, subject, states, inputs)
+
+
+def of_seed(made: Made) -> dict[str, Any]:
+    """What one seed's model and lenses do on the test set."""
+    table1 = against_truth(keep_of(made.states, made.test)[0], made.test.in_query)
+    both = figure_3e(keep_of(made.inputs, made.test), made.test)
+    return {
+        "seed": made.seed,
+        "accuracy": accuracy(made.model, made.test),
+        "diffmask": table1,
+        "figure3e": both,
+        "table1_solved": _at_most(SOLVED, table1),
+        "figure3e_solved": _at_most(SOLVED_3E, *both.values()),
+        "diagnostics": {name: [d._asdict() for d in lens.diagnostics] for name, lens in made.lenses.items()},
+        "events": made.states.events + made.inputs.events,
+    }
+
+
+def _at_most(largest: float, *found: Mapping[str, float | None]) -> bool:
+    return all(one["kl"] is not None and one["kl"] <= largest for one in found)
+
+
+def table_1(made: Made, clock: Clock) -> dict[str, dict[str, float | None]]:
+    """The methods beside the lens, against the ground truth."""
+    found = {
+        name: clock(name, partial(scores_of, name, made.subject, made.train, made.test, HIDDEN))
+        for name in OPTIONS
+    }
+    found["diffmask_per_text"] = found.pop("diffmask")
+    return {name: against_truth(scores, made.test.in_query) for name, scores in found.items()}
 
 
 class Clock:
@@ -134,34 +196,10 @@ class Clock:
         return found
 
 
-def fit_states(subject: Subject, train: Digits, test: Digits, seed: int) -> DiffMask:
-    """Masks over the 2-d states, decided from themselves (Table 1)."""
-    return DiffMask.fit(
-        subject,
-        train.texts(),
-        "states",
-        MARGIN,
-        seed,
-        sites=[HIDDEN],
-        held_out=test.texts(),
-        validation=test.texts(),
-        **LENS,
-    )
-
-
-def fit_inputs(subject: Subject, train: Digits, test: Digits, seed: int) -> DiffMask:
-    """Masks over the digits' embeddings, decided from the embeddings or from the 2-d states (Figure 3e)."""
-    pairs = [(EMBEDDINGS, EMBEDDINGS), (EMBEDDINGS, HIDDEN)]
-    held = test.texts()
-    return DiffMask.fit(
-        subject, train.texts(), pairs, INPUT_MARGIN, seed, held_out=held, validation=held, **LENS
-    )
-
-
-def keep_of(lens: DiffMask, subject: Subject, data: Digits) -> np.ndarray:
+def keep_of(lens: DiffMask, data: Digits) -> np.ndarray:
     """P(kept) at each row of the lens: (rows, examples, length)."""
     batch = encode(data.texts())
-    return lens.keep(subject.states(batch).states, batch.valid).numpy() * batch.valid.numpy()
+    return lens.keep(lens.subject.states(batch).states).numpy() * batch.valid.numpy()
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -260,16 +298,18 @@ def _linear(x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor, classes: int) 
     return (logits(x_test).argmax(-1) == y_test).float().mean().item()
 
 
-def example_scores(subject: Subject, train: Digits, pairs: DiffMask) -> dict[str, np.ndarray]:
+def example_scores(made: Made) -> dict[str, np.ndarray]:
     """Figure 3: input attributions of the paper's example, each normalised to sum to 1."""
-    batch = encode([EXAMPLE])
-    label = [int(subject.states(batch).output > 0)]
-    made = {
-        name: explained(name, subject, train, [EXAMPLE], label, EMBEDDINGS)[0].scores[0] for name in OTHERS
+    subject, batch = made.subject, encode([EXAMPLE])
+    output, states = subject.states(batch)
+    label = [int(output > 0)]
+    found = {
+        name: explained(name, subject, made.train, [EXAMPLE], label, EMBEDDINGS)[0].scores[0]
+        for name in OTHERS
     }
-    keep = pairs.keep(subject.states(batch).states, batch.valid)[:, 0].numpy()
-    made |= {"diffmask, from the embeddings": keep[0], "diffmask, from the hidden states": keep[1]}
-    return {name: scores / max(scores.sum(), 1e-12) for name, scores in made.items()}
+    keep = made.inputs.keep(states)[:, 0].numpy()
+    found |= {"diffmask, from the embeddings": keep[0], "diffmask, from the hidden states": keep[1]}
+    return {name: scores / max(scores.sum(), 1e-12) for name, scores in found.items()}
 
 
 def write(out: Path, results: dict[str, Any]) -> None:
@@ -279,21 +319,50 @@ def write(out: Path, results: dict[str, Any]) -> None:
         part.write_text(page(results), encoding="utf-8")
 
 
+def shown(value: float | None, digits: int = 4) -> str:
+    return "inf" if value is None else f"{value:.{digits}f}"
+
+
+def seeds_table(seeds: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A row a seed."""
+    heads = ["seed", "accuracy", "D_KL", "D_JS", "3e, from embeddings", "3e, from states"]
+    heads += [f"D_KL ≤ {SOLVED}", f"3e ≤ {SOLVED_3E}"]
+    rows = [
+        [
+            str(one["seed"]),
+            f"{one['accuracy']:.1%}",
+            *(shown(one["diffmask"][name]) for name in ("kl", "js")),
+            *(shown(entry["kl"]) for entry in one["figure3e"].values()),
+            *("yes" if one[f"{part}_solved"] else "NO" for part in ("table1", "figure3e")),
+        ]
+        for one in seeds
+    ]
+    return table(heads, rows)
+
+
 def page(results: dict[str, Any]) -> str:
     """The results for people, with the paper's figures beside ours."""
-
-    def shown(value: float | None, digits: int = 4) -> str:
-        return "inf" if value is None else f"{value:.{digits}f}"
-
     rows = "\n".join(
         f"| {name} | {shown(found['kl'])} | {shown(found['js'])} | "
         + ("- | - |" if name not in PAPER else f"{shown(PAPER[name][0], 2)} | {shown(PAPER[name][1], 2)} |")
         for name, found in results["table1"].items()
     )
+    seeds = "\n".join(seeds_table(results["seeds"]))
+    lenses = described(results["settings"]["lenses"]["states"])
     linear, e = results["linear_classifier"], results["figure3e"]
     return f"""# The toy task of DiffMask
 
-Seed {results["seed"]}. Accuracy of the model on the test set: {results["accuracy"]:.1%} (paper: over 99%).
+Made at commit {results["settings"]["commit"]}. All figures are of examples that no lens has seen. Lenses:
+{lenses}.
+
+## DiffMask, every seed
+
+Each seed has its own data, model and lenses. D_KL and D_JS: attribution to hidden states (Table 1); 3e: the
+D_KL of masks over the inputs (Figure 3e). All in nats.
+
+{seeds}
+The rest of this page is of seed {results["seed"]}. Accuracy of its model on the test set:
+{results["accuracy"]:.1%} (paper: over 99%).
 
 ## Table 1: attribution to hidden states, divergence from the ground truth in nats
 
@@ -321,3 +390,7 @@ reference code wrote one optimum down.
 ![Figure 3](figure3.png)
 ![Figure 11](figure11.png)
 """
+
+
+if __name__ == "__main__":
+    run_seeds([int(seed) for seed in sys.argv[2:]] or [0], sys.argv[1])

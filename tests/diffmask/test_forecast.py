@@ -9,22 +9,22 @@ from typer.testing import CliRunner
 
 import sevens
 import tiny
-from masklens.diffmask import forecast
 from masklens.cli import app
+from masklens.diffmask import forecast
+from masklens.diffmask.class_bias import ClassBias
 from masklens.diffmask.forecast import between, describe_texts, judge_texts
-from masklens.diffmask.trainer import Settings, Training
 from masklens.diffmask.lens import DiffMask
-from masklens.methods.favoured import Favoured
+from masklens.diffmask.trainer import Training
 
 FIT = {"steps": 40, "lr": 1e-2, "batch_size": 32, "margin": 0.05, "hidden": 16, "evaluate_every": 20}
 
 
 def test_texts_and_passes_are_counted():
-    said = describe_texts(900, 50, 51, Settings(steps=2000, batch_size=128))
+    said = describe_texts(900, 50, 51, 2000, 128)
     assert "900 texts to train on, 50 to validate, 51 held out" in said
-    assert "2,000 steps of 128 texts: 286 passes" in said  # 7 batches a pass
-    assert "20 steps of 10 texts: 20 passes" in describe_texts(10, 1, 1, Settings(steps=20))
-    assert "0.05 passes" in describe_texts(12_800, 1, 1, Settings(steps=5))
+    assert "2,000 steps of 128 texts: 284 passes" in said
+    assert "20 steps of 32 texts: 64 passes" in describe_texts(10, 1, 1, 20, 32)
+    assert "0.05 passes" in describe_texts(12_800, 1, 1, 5, 128)
 
 
 def test_few_and_enough():
@@ -81,8 +81,15 @@ def test_slow_steps_are_foretold(monkeypatch):
 def test_a_fit_taken_up_again_says_where_it_goes_on(tmp_path, monkeypatch):
     said = []
     fit = {**FIT, "folder": tmp_path, "report": said.append}
-    with monkeypatch.context() as patch:
-        patch.setattr(Training, "_converged", lambda self: self.step == 20)
+    one_step = Training._one_step
+
+    def interrupted(self):
+        if self.step == 25:
+            raise KeyboardInterrupt
+        return one_step(self)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Training, "_one_step", interrupted)
         DiffMask.fit(sevens.subject(), sevens.texts(600), over="states", **fit)
     for start in ("going on from step 20: about ", "all steps are done already"):
         DiffMask.fit(sevens.subject(), sevens.texts(600), over="states", **fit)
@@ -90,8 +97,8 @@ def test_a_fit_taken_up_again_says_where_it_goes_on(tmp_path, monkeypatch):
 
 
 def test_the_command_tells_it_on_standard_error(tmp_path, monkeypatch):
-    found = Favoured(2, "dull", 0.0, 0.5, "dull")
-    monkeypatch.setattr("masklens.diffmask.lens.favoured", lambda *given: [found])
+    found = ClassBias(2, "dull", 0.0, 0.5, "dull")
+    monkeypatch.setattr("masklens.diffmask.lens.class_biases", lambda *given: [found])
     tiny.model("bert").save_pretrained(tmp_path / "model")
     tiny.FAMILIES["bert"].tokenizer().save_pretrained(tmp_path / "model")
     (tmp_path / "texts.txt").write_text("\n".join(f"a fast movie {i}" for i in range(40)))
@@ -100,7 +107,7 @@ def test_the_command_tells_it_on_standard_error(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.stderr
     assert [row["site"] for row in json.loads(done.stdout)] == list(range(len(json.loads(done.stdout))))
     said = done.stderr
-    assert "36 texts to train on, 2 to validate, 2 held out to judge the lens; 2 steps of 36 texts" in said
+    assert "36 texts to train on, 2 to validate, 2 held out to judge the lens; 2 steps of 80 texts" in said
     assert said.count("36 training texts are few") == 1
     assert said.index("seconds on cpu") < said.index("site 2: 0% is kept") < said.index("wrote ")
     assert sorted(p.name for p in (tmp_path / "lens").iterdir()) == [

@@ -1,0 +1,122 @@
+"""A hand-made model whose answer is known exactly at each site: the lens finds where it becomes known.
+
+A text has slots and, at its end, a query: a digit. The model counts how often the queried digit occurs. Half
+of the other words are fillers, which the words themselves tell (site 0), and half are other digits, which
+nothing but the query tells from the relevant ones: known once it has been attended to (site 1). The label is
+a sum, so that every relevant word is needed.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from masklens import DiffMask, Subject
+from masklens.encoding import Batch
+from masklens.tap import Point
+from masklens.tasks import Classification
+
+SLOTS, DIGITS, FILLERS, NOISE = 8, 6, 6, 4
+MOST = 3
+"""relevant words among the slots, at most; one at least"""
+
+
+class Attend(nn.Module):
+    """Adds to each word's state whether it is the queried one."""
+
+    def forward(self, words: Tensor) -> Tensor:
+        digits = words[..., :DIGITS]
+        alike = (digits * digits[:, -1:]).sum(-1, keepdim=True)  # 1 or 0
+        return torch.cat([words, torch.sigmoid(20 * (alike - 0.5))], dim=-1)
+
+
+class CountQueried(nn.Module):
+    """Digits are one-hot, fillers are nothing; all have noise beside that, which is ignored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(DIGITS + FILLERS, DIGITS + NOISE)
+        with torch.no_grad():
+            self.embed.weight[:, :DIGITS] = torch.eye(DIGITS + FILLERS)[:, :DIGITS]
+        self.attend = Attend()
+
+    def forward(self, words: Tensor) -> Tensor:
+        count = self.attend(self.embed(words))[..., -1].sum(1) - 1  # the query is itself one
+        return -2 * (count[:, None] - torch.arange(MOST + 1)).square()
+
+
+def encode(texts: list[str]) -> Batch:
+    ids = torch.tensor([[int(word) for word in text.split()] for text in texts])
+    valid = torch.ones_like(ids, dtype=torch.bool)
+    return Batch(
+        inputs={"words": ids},
+        valid=valid,
+        special=~valid,
+        segments=torch.zeros_like(ids),
+        tokens=tuple(tuple(text.split()) for text in texts),
+        offsets=tuple(tuple((i, i + 1) for i in range(SLOTS + 1)) for _ in texts),
+        texts=tuple(texts),
+        truncated=(False,) * len(texts),
+    )
+
+
+def generate(count: int, seed: int) -> tuple[list[str], Tensor]:
+    """Texts, and which of their words are relevant: (texts, words) bool."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(low: int, high: int) -> int:
+        return int(torch.randint(low, high, (), generator=generator))
+
+    texts, relevant = [], []
+    for _ in range(count):
+        query = draw(0, DIGITS)
+        chosen = torch.randperm(SLOTS, generator=generator)[: draw(1, MOST + 1)].tolist()
+        words = []
+        for slot in range(SLOTS):
+            other = (query + draw(1, DIGITS)) % DIGITS
+            words.append(query if slot in chosen else draw(DIGITS, DIGITS + FILLERS) if draw(0, 2) else other)
+        texts.append(" ".join(map(str, [*words, query])))
+        relevant.append([slot in chosen for slot in range(SLOTS)] + [True])
+    return texts, torch.tensor(relevant)
+
+
+@pytest.fixture(scope="module")
+def subject():
+    torch.manual_seed(0)
+    model = CountQueried()
+    labels = [str(count) for count in range(MOST + 1)]
+    return Subject.from_module(
+        model, [Point(model.embed), Point(model.attend)], Classification(labels), encode
+    )
+
+
+def test_the_planted_model_counts_and_needs_every_relevant_word_alone(subject):
+    texts, relevant = generate(200, seed=2)
+    batch = subject.encode(texts)
+    output, states = subject.states(batch)
+    assert torch.equal(output.argmax(-1), relevant[:, :-1].sum(1))
+    neutral = torch.zeros(DIGITS + NOISE)
+    without = subject.run(batch, {0: torch.where(relevant[..., None], states[0], neutral)}).output
+    torch.testing.assert_close(without, output, atol=0.01, rtol=0)
+    for place in range(SLOTS + 1):
+        one_less = states[0].clone()
+        one_less[:, place] = neutral
+        moved = subject.task.divergence(output, subject.run(batch, {0: one_less}).output)
+        assert (moved[relevant[:, place]] > 1).all() and (moved[~relevant[:, place]] < 1e-3).all()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_lens_finds_where_irrelevance_becomes_known(subject, seed):
+    texts, _ = generate(1500, seed=0)
+    lens = DiffMask.fit(
+        subject, texts, "inputs", margin=0.1, seed=seed, held_out=0.2, steps=500, lr=3e-3, batch_size=64
+    )
+    assert all(d.ok for d in lens.diagnostics)
+    fresh, relevant = generate(500, seed=1)
+    _, states = subject.states(subject.encode(fresh))
+    dropped = lens.keep(states) <= 0.5  # (sites, texts, words)
+    irrelevant = [float(dropped[site][~relevant].float().mean()) for site in (0, 1)]
+    needed = [float(dropped[site][relevant].float().mean()) for site in (0, 1)]
+    assert 0.4 <= irrelevant[0] <= 0.6 and irrelevant[1] >= 0.9, (irrelevant, needed)
+    assert max(needed) <= 0.05, (irrelevant, needed)
