@@ -29,7 +29,7 @@ CLASSES = {
 }
 RESULTS = {
     "Verification": "evaluation.verifying",
-    "Diagnostic": "lagrangian",
+    "Diagnostic": "diffmask.trainer",
     "Table": "evaluation.table",
     "Cell": "evaluation.table",
     "GroupTable": "analysis",
@@ -54,8 +54,8 @@ def page() -> str:
         "## Results",
         *(whole_class(f"masklens.{place}.{name}", home(name, place)) for name, place in RESULTS.items()),
         "## Settings of a fit",
-        "`DiffMask.fit(..., NAME=VALUE)` takes any of these (`masklens.lagrangian.Settings`).",
-        field_table(home("Settings", "lagrangian")),
+        "`DiffMask.fit(..., NAME=VALUE)` takes any of these (`masklens.diffmask.trainer.Settings`).",
+        field_table(home("Settings", "diffmask.trainer")),
         "## Methods",
         method_table(),
         "## Errors",

@@ -9,7 +9,8 @@ from pathlib import Path
 
 def method_names() -> list[str]:
     """The names of all methods, read from the decorators in their files."""
-    files = Path(__file__).with_name("methods").glob("*.py")
+    here = Path(__file__)
+    files = [*here.with_name("methods").glob("*.py"), *here.with_name("diffmask").glob("*.py")]
     return sorted(name for file in files for name in _registered(file.read_text(encoding="utf-8")))
 
 

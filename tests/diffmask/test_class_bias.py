@@ -7,9 +7,11 @@ import sevens
 import tiny
 import versus
 from lens_parts import frozen
-from masklens import DiffMask
+from masklens import DiffMask, Subject
 from masklens.diffmask.class_bias import ClassBias, class_biases
 from masklens.diffmask.networks import Probe, rows_for
+from masklens.tap import Point
+from masklens.tasks import Classification
 
 VERSUS = {"margin": 0.05, "steps": 300, "lr": 3e-3, "batch_size": 32, "hidden": 16}
 
@@ -70,6 +72,33 @@ def test_a_class_of_few_texts_is_not_judged():
     few, enough = frozen(without + ["1727"] * 9), frozen(without + ["1727"] * 10)
     assert class_biases(probe_that_keeps(few, 0.0, 0.5), few) == []
     assert len(class_biases(probe_that_keeps(enough, 0.0, 0.5), enough)) == 2
+
+
+class ThreeClasses(sevens.CountSevens):
+    """A 7 says c, else a 3 says b, else a."""
+
+    def forward(self, digits, valid):
+        super().forward(digits, valid)
+        seven, three = ((digits == digit) & valid for digit in (7, 3))
+        said = torch.where(seven.any(1), 2, torch.where(three.any(1), 1, 0))
+        return 5.0 * torch.nn.functional.one_hot(said, 3)
+
+
+def test_of_several_classes_the_one_that_keeps_least_is_told():
+    module = ThreeClasses()
+    points = [Point(module.embed), Point(module.body)]
+    subject = Subject.from_module(module, points, Classification(["a", "b", "c"]), sevens.encode)
+    texts = frozen(["1724"] * 20 + ["1324"] * 20 + ["1024"] * 20, subject)
+    probe = Probe(rows_for("states", subject.sites), texts.widths, hidden=4)
+    words = module.embed.weight
+
+    def keep(states):
+        seven, three = ((states[0] == words[digit]).all(-1).any(1) for digit in (7, 3))
+        share = torch.where(seven, 0.25, torch.where(three, 0.0, 1.0))[:, None]
+        return torch.where(torch.arange(4) < 4 * share, 0.9, 0.1).expand(2, -1, -1)
+
+    probe.keep = keep
+    assert class_biases(probe, texts) == [ClassBias(site, "b", 0.0, 0.625, "a") for site in (0, 1)]
 
 
 @pytest.mark.parametrize("head", ["qa", "mlm", "multi_label", "regression"])

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 import sevens
 import tiny
+from lens_parts import QUICK, objective
 from masklens.cli import app
 from masklens.diffmask import forecast
 from masklens.diffmask.class_bias import ClassBias
@@ -76,6 +78,18 @@ def test_slow_steps_are_foretold(monkeypatch):
     (low, high), (real,) = found[0], trained
     assert 0.8 * 0.8 <= low < high
     assert low / 3 <= real <= high * 3  # a busy machine must not decide the result
+
+
+def test_steps_and_evaluations_that_are_left_are_counted(monkeypatch):
+    """Steps that take 1 s and evaluations that take 10 s; calibrating takes as long as so many evaluations."""
+    training = Training(objective(), replace(QUICK, steps=100, evaluate_every=20))
+    monkeypatch.setattr(
+        forecast, "_timed", lambda training, work: 10.0 if work == training.objective.judge else 1.0
+    )
+    for done, left, evaluations in ((0, 100, 5), (60, 40, 2)):
+        training.step = done
+        judging = 10 * (evaluations + forecast.CALIBRATION)
+        assert forecast.time_left(training) == pytest.approx((0.8 * left + judging, 1.2 * left + judging))
 
 
 def test_a_fit_taken_up_again_says_where_it_goes_on(tmp_path, monkeypatch):

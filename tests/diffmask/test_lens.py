@@ -362,11 +362,17 @@ def test_a_folder_of_another_fit_is_refused_by_name(tmp_path):
         DiffMask.fit(sevens.subject(), sevens.texts(40), over="states", **{**how, "lr": 0.1})
 
 
-def test_same_seed_same_lens_whatever_happened_before(lens):
-    torch.manual_seed(99)
-    again = DiffMask.fit(sevens.subject(), TEXTS, over="states", **FIT)
-    for name, value in lens.probe.state_dict().items():
-        assert torch.equal(value, again.probe.state_dict()[name]), name
+@pytest.mark.parametrize("recipe", ["default", "published"])
+def test_same_seed_same_lens_whatever_happened_before(recipe):
+    found = []
+    for before in (7, 99):
+        subject = sevens.subject()
+        torch.manual_seed(before)
+        state = torch.get_rng_state()
+        found.append(DiffMask.fit(subject, TEXTS, over="states", recipe=recipe, **SHORT).probe.state_dict())
+        assert torch.equal(torch.get_rng_state(), state)  # and nothing that happens afterwards changes
+    for name, value in found[0].items():
+        assert torch.equal(value, found[1][name]), name
 
 
 def test_explanations_do_not_depend_on_the_batch(fitted):

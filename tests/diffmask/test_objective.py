@@ -13,7 +13,7 @@ from lens_parts import QUICK, frozen, objective, shaken, slow_logits, slow_outpu
 from masklens.diffmask import objective as source
 from masklens.diffmask.gates import HardConcrete
 from masklens.diffmask.networks import NOISE, TEMPERATURE
-from masklens.diffmask.objective import CERTAINTY, FrozenTexts, LensObjective
+from masklens.diffmask.objective import CERTAINTY, FrozenTexts, Judged, LensObjective
 from masklens.errors import TrainingError
 from masklens.subject import Subject
 from masklens.tap import Point
@@ -168,9 +168,9 @@ def close(one, other, atol=1e-5):
 
 
 @pytest.mark.parametrize("warming", [False, True])
-@pytest.mark.parametrize("over", ["inputs", "states", [(0, 1), (1, 0)]])
+@pytest.mark.parametrize("over", ["inputs", "states", [(0, 1), (1, 0), (0, 0)]])
 def test_terms_are_those_of_one_text_at_a_time(over, warming):
-    made = shaken(objective(over=over))
+    made = shaken(objective(replace(QUICK, batch_size=8 * (3 if isinstance(over, list) else 2)), over))
     assert (made.per_row, made.hard, made.emptied) == (8, 2, 1)
     found = made.terms(STEP, warming=warming)
     assert all((getattr(found, name) > 1e-3).all() for name in RATES)
@@ -383,14 +383,44 @@ def test_calibrated_gates_are_as_shut_as_they_can_be():
     assert all(one.divergence + CERTAINTY * one.error > made.margin for one in made.judge())
 
 
-def test_calibration_moves_the_bias_and_nothing_else():
-    made = shaken(objective())
+def test_calibrated_gates_leave_room_for_chance(monkeypatch):
+    """Where the divergence rises little by little, errors and all are just within the margin."""
+    made = shaken(objective(replace(QUICK, margin=0.5)))
     before = {name: value.clone() for name, value in made.probe.state_dict().items()}
+    slopes, error = (0.05, 0.1), 0.04
+
+    def judge(rows):
+        return [Judged(0.6 - slopes[i] * float(made.probe.gate(i).bias), error, 0.5, 0.0, 1.0) for i in rows]
+
+    monkeypatch.setattr(made, "judge", judge)
     made.calibrate()
-    changed = {
-        name for name, value in made.probe.state_dict().items() if not torch.equal(value, before[name])
-    }
+    for i, slope in enumerate(slopes):
+        exact = (0.6 + CERTAINTY * error - 0.5) / slope
+        assert exact <= float(made.probe.gate(i).bias) <= exact + 0.05
+    changed = {n for n, value in made.probe.state_dict().items() if not torch.equal(value, before[n])}
     assert changed == {"gates.0.bias", "gates.1.bias"}
+
+
+@pytest.mark.parametrize("over", ["inputs", "states"])
+@pytest.mark.parametrize("apart", [False, True])
+def test_padding_is_not_edited(over, apart, monkeypatch):
+    made = shaken(objective(over=over), bias=-5.0)
+    if apart:
+        made.train.subject.blocks = {9: None}  # as if there were something to skip
+    seen, run = [], made.train.subject.run
+
+    def noted(batch, replace=None, **options):
+        for site, new in (replace or {}).items():
+            state = run(batch, record=[site]).states[site]
+            seen.append((batch.valid, state, new(state) if callable(new) else new))
+        return run(batch, replace, **options)
+
+    monkeypatch.setattr(made.train.subject, "run", noted)
+    made.terms(STEP)
+    padded = [(state[~valid], new[~valid], state[valid], new[valid]) for valid, state, new in seen]
+    assert sum(len(state) for state, *_ in padded) > 0
+    for state, new, inside, changed in padded:
+        assert torch.equal(state, new) and not torch.equal(inside, changed)
 
 
 def test_emptied_texts_are_held_to_the_average_output():

@@ -92,6 +92,23 @@ def test_reinforce_estimates_the_gradient_of_the_divergence():
     assert torch.allclose(total / 4000, exact, atol=0.03) and exact.abs().max() > 0.1
 
 
+def test_reinforce_compares_a_divergence_with_its_moving_average():
+    made = masks(["17342", "71"], ReinforceMasks)
+    with torch.no_grad():
+        made.values.zero_()
+    noise = Request(made.subject, made.batch, (0,)).draws(1, torch.rand)
+    average = None
+    for _ in range(5):
+        (slope,) = torch.autograd.grad(made.estimate().divergence.sum(), made.values)
+        keep = (next(noise)[..., 0] < 0.5).float()
+        found = made.divergence(keep)
+        average = found if average is None else average
+        expected = (found - average)[:, None] * (keep - 0.5)  # d log P(gates) / d logits at 0
+        torch.testing.assert_close(slope, torch.where(made.batch.valid, expected, 0.0), atol=1e-3, rtol=1e-3)
+        average = 0.99 * average + 0.01 * found
+    assert slope.any()
+
+
 class Told(FreeMasks):
     """Says a divergence that does not depend on the gates."""
 

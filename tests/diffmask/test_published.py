@@ -120,7 +120,7 @@ def slow_site(probe, texts, generator):
 
 
 @pytest.mark.parametrize(("bias", "climbs"), [(0.0, True), (9.0, False)])
-def test_one_step_is_the_published_one(bias, climbs):
+def test_the_first_steps_are_the_published_ones(bias, climbs):
     """The loss is the mean log P(kept) and the multiplied violation; one row is drawn for each optimiser."""
     texts = frozen(sevens.texts(40))
     probe = PublishedProbe(rows_for("inputs", [0, 1]), texts.widths, votes=True)
@@ -129,29 +129,32 @@ def test_one_step_is_the_published_one(bias, climbs):
         probe.baseline(0).fill_(0.5)
     other = copy.deepcopy(probe)
     with texts.subject.frozen():
-        multipliers = train(probe, texts, Settings(steps=1, batch_size=8, margin=0.05, seed=0))
+        found = train(probe, texts, Settings(steps=3, batch_size=8, margin=0.05, seed=0))
     generator = torch.Generator().manual_seed(0)
-    optimizer = torch.optim.RMSprop(
-        [
-            {"params": [*other.networks.parameters(), other.biases], "lr": 3e-4},
-            {"params": list(other.baselines.values()), "lr": 1e-3},
-        ],
-        centered=True,
-    )
-    _, sparsity, violation = slow_site(other, texts, generator)
-    (sparsity + 1.0 * violation).backward()
-    optimizer.step()
-    for found, slow in zip(probe.networks, other.networks, strict=True):
+    learned = [*other.networks.parameters(), other.biases]
+    groups = [{"params": learned, "lr": 3e-4}, {"params": list(other.baselines.values()), "lr": 1e-3}]
+    minimise = torch.optim.RMSprop(groups, centered=True)
+    multipliers = torch.nn.Parameter(torch.ones(2))
+    maximise = torch.optim.RMSprop([multipliers], lr=0.3)
+    for _ in range(3):
+        row, sparsity, violation = slow_site(other, texts, generator)
+        minimise.zero_grad()
+        (sparsity + multipliers[row].item() * violation).backward()
+        minimise.step()
+        row, _, violation = slow_site(other, texts, generator)
+        multipliers.grad = torch.zeros(2)
+        multipliers.grad[row] = -violation.item()
+        maximise.step()
+        multipliers.data.clamp_(0, 200)
+    torch.testing.assert_close(found, multipliers.detach(), atol=1e-3, rtol=1e-3)
+    assert bool(found.max() > 3) == climbs
+    for fast, slow in zip(probe.networks, other.networks, strict=True):
         for layer in (0, 2):
-            torch.testing.assert_close(found[layer].weight, slow[layer].weight, atol=1e-6, rtol=1e-4)
-        torch.testing.assert_close(found[0].bias, slow[0].bias, atol=1e-6, rtol=1e-4)
-    torch.testing.assert_close(probe.biases, other.biases)
-    torch.testing.assert_close(probe.baseline(0), other.baseline(0))
+            torch.testing.assert_close(fast[layer].weight, slow[layer].weight, atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(fast[0].bias, slow[0].bias, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(probe.biases, other.biases, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(probe.baseline(0), other.baseline(0), atol=1e-4, rtol=1e-4)
     assert probe.biases[0] != bias and (not climbs or (probe.baseline(0) != 0.5).any())
-    row, _, violation = slow_site(other, texts, generator)
-    assert bool(violation > 0) == climbs
-    # RMSprop's first step is its rate over the root of 0.01: 3, and multipliers are not below 0
-    assert multipliers[row] == pytest.approx(4.0 if climbs else 0.0) and multipliers[1 - row] == 1
 
 
 @pytest.mark.parametrize("over", ["inputs", "states"])

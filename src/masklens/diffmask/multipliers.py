@@ -52,6 +52,7 @@ class Multipliers:
     """as in the published code, whose multipliers stay within [0, 200]"""
     MOST = 10.0
     """a violation counts for at most so many margins"""
+    LEAST_RAISED = 3.0
 
     def __init__(self, count: int, margin: float, device: torch.device) -> None:
         self.margin, self.values = margin, torch.ones(count, device=device)
@@ -64,3 +65,8 @@ class Multipliers:
     def update(self, divergence: Tensor, speed: float = 1.0, floor: float = 0.0) -> None:
         violation = (divergence - self.margin).clamp(max=self.MOST * self.margin)
         self.values = (self.values + self.RATE * speed * violation).clamp(floor, self.LARGEST)
+
+    def raise_where(self, which: Tensor) -> None:
+        """Double some multipliers, to at least LEAST_RAISED."""
+        raised = (2 * self.values).clamp(self.LEAST_RAISED, self.LARGEST)
+        self.values = torch.where(which, raised, self.values)

@@ -30,6 +30,8 @@ SHARP_SPEED, SHARP_FLOOR = 5.0, 1.5
 """and multipliers move faster, but no lower than this: gates that are left open are needed by then"""
 LOOK = 25
 """steps between looks at the hard masks, whose last version within the margin is remembered"""
+LOST = 3.0
+"""a text over its margin by this factor goes back to its last masks within it, with a larger multiplier"""
 DECAY = 0.99
 """of the moving average that REINFORCE compares a divergence with"""
 
@@ -127,8 +129,12 @@ def learn(masks: FreeMasks, margin: float, steps: int, lr: float) -> Tensor:
         optimizer.step()
         multipliers.update(divergence.detach(), SHARP_SPEED if sharp else 1.0, SHARP_FLOOR if sharp else 0.0)
         if (step + 1) % LOOK == 0 or step + 1 == steps:
-            over = masks.hard_divergence() > margin
+            divergence = masks.hard_divergence()
+            over, lost = divergence > margin, divergence > LOST * margin
             good = torch.where(over[:, None], good, masks.values.detach())
+            with torch.no_grad():  # gates that are all shut have no gradient to open again
+                masks.values.copy_(torch.where(lost[:, None], good, masks.values))
+            multipliers.raise_where(lost)
     with torch.no_grad():
         masks.values.copy_(good)
     return over
