@@ -42,7 +42,16 @@ def run(out: Path, device: str | None = None, seed: int = 0) -> tuple[Path, Attr
         evaluation=table,
     )
     proofs = verify(subject, sets["diffmask (inputs)"], replace=lenses["inputs"])
-    return made, sets["diffmask (inputs)"][0], summary(sets, labels, lenses["inputs"], proofs, table)
+    return (
+        made,
+        most_changing(sets["diffmask (inputs)"]),
+        summary(sets, labels, lenses["inputs"], proofs, table),
+    )
+
+
+def most_changing(found: Sequence[Attribution]) -> Attribution:
+    """The text whose keep probabilities differ most from layer to layer."""
+    return max(found, key=lambda a: float(a.scores.std(0).mean()))
 
 
 def read_reviews() -> tuple[list[str], list[str]]:

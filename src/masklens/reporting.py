@@ -20,6 +20,7 @@ from .overview import overview
 from .subject import Subject
 from .texts import read_labels
 from .token_tasks import QuestionAnswering
+from .viz.knowledge import knowledge_chart
 from .viz.report import Entry, Part, evaluation_parts, report_data, report_html
 
 COMMON = ("integrated_gradients", "decoded_gradcam", "gradcam", "grad_x_input", "attention", "occlusion")
@@ -155,6 +156,7 @@ def report(
         entry for name, chosen in sets.items() for entry in prove(chosen, name, subject, lenses, keep, guard)
     ]
     further = [
+        *knowledge_chart(lenses),
         *(evaluation_parts(evaluation) if evaluation else []),
         *overview(sets, parts_of_speech),
         *parts,

@@ -29,13 +29,15 @@ def knowledge_chart(lenses: Sequence[Any]) -> list[Chart]:
     widest = max(half for curve in found.values() for _, half in curve.values())
     margins = sorted({lens.settings.margin for lens in lenses if lens.diagnostics})
     note = (
-        f"The share of tokens that the lens drops with what the model knows at each layer, the output moving by at "
+        f"The share of tokens that can go with what the model knows at each layer, while the output moves by at "
         f"most {' or '.join(map(str, margins))} nats on average. Texts that the lens was not fitted on; 95% "
         f"intervals are ±{widest:.1%} or less."
     )
     ticks = [site_name(site) for site in sites]
     return [
-        Chart("Knowledge curve: what can go at each layer", series, sites, "layer", "share", note, ticks=ticks)
+        Chart(
+            "Knowledge curve: what can go at each layer", series, sites, "layer", "share", note, ticks=ticks
+        )
     ]
 
 
@@ -47,7 +49,10 @@ def knowledge_figure(lens: Any) -> Any:
     figure = Figure(figsize=(6, 3.4), layout="constrained")
     ax = figure.subplots()
     ax.errorbar(
-        range(len(curve)), [share for share, _ in curve.values()], [half for _, half in curve.values()], marker="o"
+        range(len(curve)),
+        [share for share, _ in curve.values()],
+        [half for _, half in curve.values()],
+        marker="o",
     )
     over = [i for i, d in enumerate(lens.diagnostics) if not d.ok]
     if over:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from unicodedata import category
 
@@ -10,6 +11,12 @@ if TYPE_CHECKING:
 
 PARTS = ("first text", "second text")
 """where a record does not say what its texts are"""
+
+
+LISTED = 8
+"""words that a line about a text names, at most"""
+KEPT = 0.5
+"""the keep probability above which a lens keeps a token"""
 
 
 def site_name(site: int) -> str:
@@ -68,3 +75,33 @@ def _picture(character: str) -> str:
 def shortened(text: str, length: int) -> str:
     """At most `length` characters of a text."""
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def emerged(attribution: Attribution) -> str:
+    """One line about what a lens over inputs says of a text: which words stay to the end, and which go where.
+
+    A word goes at the first site from which on it is not kept again.
+    """
+    if attribution.settings.get("over") != "inputs" or len(attribution.sites) < 2:
+        return ""
+    words = attribution.words()
+    kept = words.scores > KEPT  # (sites, words)
+    last = [int(column.nonzero()[0].max(initial=-1)) for column in kept.T]  # the last site that keeps it
+    named = [
+        (printable(word), site)
+        for word, site, special in zip(words.tokens, last, words.special, strict=True)
+        if not special
+    ]
+    end = len(words.sites) - 1
+    stay = [word for word, site in named if site == end]
+    parts = [f"{_listed(stay)} {'stays' if len(stay) == 1 else 'stay'} to the end"] if stay else []
+    for site in range(end - 1, -1, -1):
+        gone = [word for word, kept_until in named if kept_until == site]
+        if gone:
+            parts.append(f"{_listed(gone)}: no longer needed at {site_name(words.sites[site + 1])}")
+    return "; ".join(parts)
+
+
+def _listed(words: Sequence[str]) -> str:
+    more = f" and {len(words) - LISTED} more" if len(words) > LISTED else ""
+    return ", ".join(words[:LISTED]) + more

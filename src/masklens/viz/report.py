@@ -23,7 +23,7 @@ import numpy as np
 
 from ..words import word_groups
 from .fragment import palette, template
-from .labels import PARTS, part_names, shortened, site_name, visible
+from .labels import PARTS, emerged, part_names, shortened, site_name, visible
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
@@ -225,6 +225,8 @@ def map_data(entry: Entry) -> dict[str, Any]:
     }
     if a.prediction != entry.attribution.target:
         made["prediction"] = visible(a.prediction)
+    if emerged(a):
+        made["emerged"] = visible(emerged(a))
     if entry.proofs:
         made["proofs"] = [proof_data(proof) for proof in entry.proofs]
     return made

@@ -14,7 +14,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from .labels import part_names, printable, window_note
+from .labels import emerged, part_names, printable, window_note
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
@@ -63,6 +63,8 @@ class HeatMap:
         yield Text(
             f"1.00 = {scale:.3g}; site 0 is the word embeddings, site k+1 the output of block k", "dim"
         )
+        if emerged(a):
+            yield Text(emerged(a))
 
 
 def proof_line(attribution: Attribution, proof: Verification) -> Text:

@@ -225,7 +225,9 @@ function card(text, map) {
   const [line, proof, picture, compared] = ["line", "proof", "map", "compare"].map((name) =>
     el("div", { class: `${name}-slot` }),
   );
-  one.append(cardHead(text, map, where), line, proof, picture);
+  one.append(cardHead(text, map, where), line, proof);
+  if (map.emerged) one.append(el("p", { class: "emerged" }, isolated(map.emerged)));
+  one.append(picture);
   one.append(legend(map, viewOf(text, map, state.words)), compared, about(map));
   one.showRow = () => {
     for (const cell of $$(".chosen", one)) cell.classList.remove("chosen");
