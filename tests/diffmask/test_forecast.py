@@ -81,7 +81,7 @@ def test_slow_steps_are_foretold(monkeypatch):
 
 
 def test_steps_and_evaluations_that_are_left_are_counted(monkeypatch):
-    """Steps that take 1 s and evaluations that take 10 s; calibrating takes as long as so many evaluations."""
+    """Steps that take 1 s and evaluations that take 10 s; calibrating takes as long as some."""
     training = Training(objective(), replace(QUICK, steps=100, evaluate_every=20))
     monkeypatch.setattr(
         forecast, "_timed", lambda training, work: 10.0 if work == training.objective.judge else 1.0
