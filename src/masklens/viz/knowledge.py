@@ -30,8 +30,8 @@ def knowledge_chart(lenses: Sequence[Any]) -> list[Chart]:
     margins = sorted({lens.settings.margin for lens in lenses if lens.diagnostics})
     note = (
         f"The share of tokens that can go with what the model knows at each layer, while the output moves by "
-        f"at most {' or '.join(map(str, margins))} nats on average. Texts that the lens was not fitted on; 95% "
-        f"intervals are ±{widest:.1%} or less."
+        f"at most {' or '.join(map(str, margins))} nats on average. Texts that the lens was not fitted on; "
+        f"95% intervals are ±{widest:.1%} or less."
     )
     ticks = [site_name(site) for site in sites]
     return [
