@@ -57,6 +57,19 @@ def test_sites_are_fitted_as_they_would_be_in_another_order():
     assert shares[0] == pytest.approx(shares[1], abs=0.02)
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="the prior of the baseline can win while all gates are open; nothing is dropped with such a baseline",
+)
+def test_a_longer_fit_drops_as_much_as_a_shorter_one():
+    how = {**FIT, "sites": [0], "batch_size": 16, "seed": 1}
+    short, long = (
+        DiffMask.fit(sevens.subject(), TEXTS, "states", **{**how, "steps": n}) for n in (300, 2000)
+    )
+    assert short.diagnostics[0].kept < 0.15
+    assert long.diagnostics[0].kept == pytest.approx(short.diagnostics[0].kept, abs=0.05)
+
+
 @pytest.mark.parametrize("over", ["states", "inputs"])
 def test_what_a_lens_drops_can_be_dropped(over, fitted):
     """The proof that goes with an explanation: replace what is not kept, and run the model again."""
@@ -185,11 +198,6 @@ class Widening(nn.Module):
         return self.out((self.body(self.embed(digits)) * valid[..., None]).sum(1))[:, 0]
 
 
-ONE_HIDDEN = pytest.mark.xfail(
-    strict=True, reason="the hidden units of the first row are read back for all rows"
-)
-
-
 @pytest.mark.parametrize(
     ("over", "hidden"),
     [
@@ -199,7 +207,7 @@ ONE_HIDDEN = pytest.mark.xfail(
         ([(1, 0)], 7),
         ("inputs", None),
         ([(1, 0)], None),
-        pytest.param("states", None, marks=ONE_HIDDEN),
+        ("states", None),
     ],
 )
 def test_sites_of_different_widths_are_fitted_saved_and_loaded(over, hidden, tmp_path):

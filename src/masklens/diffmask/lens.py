@@ -99,6 +99,8 @@ class DiffMask:
         if recipe not in RECIPES:
             raise TrainingError(f"recipe={recipe!r}; use {' or '.join(map(repr, RECIPES))}")
         chosen = _settings(settings, margin, seed)
+        if start is not None:
+            chosen = replace(chosen, hidden=start.settings.hidden)
         rows = rows_for(over, subject.check_sites(sites or subject.sites), subject.sites[0])
         parts = _split(texts, held_out, validation, seed)
         _foretell(report, parts, chosen, chosen.batch_on(subject.device, len(rows)))
@@ -198,7 +200,6 @@ class DiffMask:
         return {
             "over": self.over if isinstance(self.over, str) else [list(pair) for pair in self.over],
             "rows": [[row.site, row.edit, list(row.reads)] for row in self.probe.rows],
-            "hidden": self.probe.gate(0).inner.out_features,
             "places": max((len(table) for table in self.probe.places.values()), default=0),
             "settings": asdict(self.settings),
             "diagnostics": [d._asdict() for d in self.diagnostics],
@@ -217,13 +218,14 @@ class DiffMask:
         tensors = load_file(folder / "lens.safetensors", device=str(subject.device))
         _same_model(tensors.pop("fingerprint"), subject.module, folder)
         rows = [Row(site, edit, tuple(reads)) for site, edit, reads in about["rows"]]
-        probe = Probe(rows, _widths(rows, tensors), about["hidden"], about["places"])
+        settings = Settings(**about["settings"])
+        probe = Probe(rows, _widths(rows, tensors), settings.hidden, about["places"])
         probe.to(subject.device).load_state_dict(tensors)
         return cls(
             subject,
             probe.eval().requires_grad_(False),
             about["over"] if isinstance(about["over"], str) else [tuple(pair) for pair in about["over"]],
-            Settings(**about["settings"]),
+            settings,
             [Diagnostic(**d) for d in about["diagnostics"]],
             about["events"],
         )

@@ -80,7 +80,7 @@ def shortened(text: str, length: int) -> str:
 def emerged(attribution: Attribution) -> str:
     """One line about what a lens over inputs says of a text: which words stay to the end, and which go where.
 
-    A word goes at the first site from which on it is not kept again.
+    A word goes at the first site from which on it is not kept again. Punctuation is left out.
     """
     if attribution.settings.get("over") != "inputs" or len(attribution.sites) < 2:
         return ""
@@ -90,7 +90,7 @@ def emerged(attribution: Attribution) -> str:
     named = [
         (printable(word), site)
         for word, site, special in zip(words.tokens, last, words.special, strict=True)
-        if not special
+        if not special and any(map(str.isalnum, word))
     ]
     end = len(words.sites) - 1
     stay = [word for word, site in named if site == end]
