@@ -59,7 +59,7 @@ def test_sites_are_fitted_as_they_would_be_in_another_order():
 
 @pytest.mark.xfail(
     strict=True,
-    reason="the prior of the baseline can win while all gates are open; nothing is dropped with such a baseline",
+    reason="while gates are open the prior alone moves the baseline, and with that nothing can be dropped",
 )
 def test_a_longer_fit_drops_as_much_as_a_shorter_one():
     how = {**FIT, "sites": [0], "batch_size": 16, "seed": 1}
@@ -437,3 +437,27 @@ def test_a_fit_begins_from_a_lens_of_shorter_texts():
     first = DiffMask.fit(subject, short, "states", steps=1, batch_size=4)
     more = DiffMask.fit(subject, long, "states", steps=1, batch_size=4, start=first)
     assert more.probe.places["1"].shape == first.probe.places["1"].shape
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"steps": 0}, "steps is 0"),
+        ({"evaluate_every": 0}, "evaluate_every is 0"),
+        ({"validation": []}, "validation= has no texts"),
+        ({"over": [(0, 1), (1, 1)]}, "a site is read twice"),
+    ],
+)
+def test_what_cannot_be_fitted_is_said_before_the_work(given, said):
+    with pytest.raises(TrainingError, match=said):
+        DiffMask.fit(sevens.subject(), sevens.texts(40), **given)
+
+
+def test_a_fit_does_not_start_from_a_lens_of_another_model(lens):
+    with pytest.raises(LensError, match="start= is a lens of another model"):
+        DiffMask.fit(sevens.subject(), sevens.texts(40), over="states", start=lens)
+
+
+def test_masks_of_single_texts_need_a_step():
+    with pytest.raises(MethodError, match="steps is 0"):
+        ml.explain(sevens.subject(), ["17"], "diffmask", steps=0)

@@ -105,3 +105,10 @@ def test_multipliers_of_single_texts_stay_within_their_limits():
     for _ in range(3000):
         multipliers.update(torch.tensor([0.0, 9.0]))
     assert multipliers.values.tolist() == [0.0, 200.0]
+
+
+def test_multipliers_of_texts_that_are_lost_are_doubled():
+    multipliers = Multipliers(4, 0.1, torch.device("cpu"))
+    multipliers.values = torch.tensor([1.0, 2.0, 150.0, 1.0])
+    multipliers.raise_where(torch.tensor([True, True, True, False]))
+    assert multipliers.values.tolist() == [3.0, 4.0, 200.0, 1.0]

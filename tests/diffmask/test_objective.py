@@ -168,9 +168,9 @@ def close(one, other, atol=1e-5):
 
 
 @pytest.mark.parametrize("warming", [False, True])
-@pytest.mark.parametrize("over", ["inputs", "states", [(0, 1), (1, 0), (0, 0)]])
+@pytest.mark.parametrize("over", ["inputs", "states", [(0, 1), (1, 0)]])
 def test_terms_are_those_of_one_text_at_a_time(over, warming):
-    made = shaken(objective(replace(QUICK, batch_size=8 * (3 if isinstance(over, list) else 2)), over))
+    made = shaken(objective(replace(QUICK, batch_size=8 * 2), over))
     assert (made.per_row, made.hard, made.emptied) == (8, 2, 1)
     found = made.terms(STEP, warming=warming)
     assert all((getattr(found, name) > 1e-3).all() for name in RATES)

@@ -129,6 +129,22 @@ def test_a_text_that_ends_over_its_margin_goes_back_to_its_last_masks_within():
     assert made.hard_divergence().max() <= 0.1
 
 
+def test_a_text_that_is_lost_on_the_way_is_put_back_at_once():
+    """Gates that are all shut have no gradient to open again."""
+    seen = []
+
+    class Watched(Told):
+        def estimate(self):
+            seen.append(self.keep_probability().detach().amax(1).tolist())
+            return super().estimate()
+
+    learn(masks(["17342", "12345"], Watched), margin=0.1, steps=300, lr=0.1)
+    shut, empty = (torch.tensor(column) for column in zip(*seen, strict=True))
+    opened = (shut[1:] - shut[:-1] > 0.4).nonzero()[:, 0] + 1
+    assert len(opened) > 1 and all(step % per_text.LOOK == 0 for step in opened.tolist())
+    assert (empty[1:] <= empty[:-1] + 0.01).all()  # of a text that needs nothing gates stay shut
+
+
 def test_texts_that_were_put_back_are_noted(monkeypatch):
     monkeypatch.setattr(per_text, "FreeMasks", Told)
     found = ml.explain(sevens.subject(), ["17342", "12345"], "diffmask", steps=300, sites=[1])

@@ -100,6 +100,10 @@ class DiffMask:
             raise TrainingError(f"recipe={recipe!r}; use {' or '.join(map(repr, RECIPES))}")
         chosen = _settings(settings, margin, seed)
         if start is not None:
+            if start.subject.module is not subject.module:
+                raise LensError(
+                    "start= is a lens of another model; load it with from_pretrained(folder, subject)"
+                )
             chosen = replace(chosen, hidden=start.settings.hidden)
         rows = rows_for(over, subject.check_sites(sites or subject.sites), subject.sites[0])
         parts = _split(texts, held_out, validation, seed)
@@ -256,6 +260,8 @@ def _split(
     if not train or not held:
         raise TrainingError(f"{len(texts)} texts are too few to fit a lens and to judge it; give more")
     if validation is not None:
+        if not validation:
+            raise TrainingError("validation= has no texts; give some, or leave it out")
         return train, list(validation), held
     return train, held[::2], held[1::2] or held
 

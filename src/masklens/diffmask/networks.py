@@ -64,6 +64,9 @@ def rows_for(over: Over, sites: Sequence[int], words: int = 0) -> tuple[Row, ...
         return tuple(Row(site, site, (site,)) for site in sites)
     if isinstance(over, str):
         raise TrainingError(f"over={over!r}; use 'inputs', 'states', or pairs (edited site, read site)")
+    reads = [read for _, read in over]
+    if len(set(reads)) < len(reads):
+        raise TrainingError(f"over={list(over)}: a site is read twice; fit a lens for each of its pairs")
     return tuple(Row(read, edit, (read,)) for edit, read in over)
 
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..errors import MethodError
 from ..methods import Request, register
 from ..methods.baselines import absent_state, mask_or_zero
 from .gates import HardConcrete
@@ -113,6 +114,8 @@ def learn(masks: FreeMasks, margin: float, steps: int, lr: float) -> Tensor:
 
     A text that ends over its margin goes back to its last masks within it.
     """
+    if steps < 1:
+        raise MethodError(f"steps is {steps}; it must be at least 1")
     learned = [{"params": [masks.values], "peak": lr}, {"params": [masks.baseline], "peak": lr / 10}]
     optimizer = torch.optim.RMSprop(learned[: 1 + masks.baseline.requires_grad], lr=lr)
     multipliers = Multipliers(len(masks.batch), AIM * margin, masks.state.device)

@@ -69,6 +69,9 @@ class Settings:
     def __post_init__(self) -> None:
         if self.margin <= 0:
             raise TrainingError(f"margin is {self.margin}; it must be above 0")
+        for name in ("steps", "evaluate_every"):
+            if getattr(self, name) < 1:
+                raise TrainingError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.precision not in PRECISIONS:
             raise TrainingError(f"precision={self.precision!r}; use {' or '.join(map(repr, PRECISIONS))}")
 
