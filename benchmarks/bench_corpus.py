@@ -1,4 +1,4 @@
-"""What `masklens corpus` gives beside the bare forward pass, peers, its memory and Ray, on minilm-sst2.
+"""What `masklens corpus` gives beside the bare forward pass, its memory and Ray, on minilm-sst2.
 
 The bare pass runs the model over the same length-bucketed batches, tokenised before. A corpus run reads,
 tokenises, explains and writes; loading the model is left out of both. The ways take turns, and a ratio is the
@@ -13,8 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -23,27 +22,27 @@ from typing import Any
 
 import torch
 
+from benchmarks.reference import Missing, checkpoint, sst2_dev
+from benchmarks.timing import Times, Way, in_turn, ratio, table
 from masklens import Subject
 from masklens.corpus import Job, run
-from masklens.corpus.running import pending, work
+from masklens.corpus.job import manifest
+from masklens.corpus.local import Plan, Share, work
 from masklens.corpus.storage import Folder
 from masklens.corpus.worker import Worker
 from masklens.diffmask.lens import DiffMask
 from masklens.diffmask.networks import Probe, rows_for
 from masklens.diffmask.trainer import Settings
 
-from .reference import Missing, checkpoint, sst2_dev
-
-ROUNDS, BATCH, FEW = 3, 32, 16
+ROUNDS, BATCH = 3, 32
 FEW_ROWS, MANY_ROWS = 5_000, 100_000
+BARE = "bare forward pass"
 LAYER = 4
 """the block that Decoded Grad-CAM is asked for"""
 
-Way = Callable[[], object]
-
 
 def main() -> str:
-    """Throughput, peers, memory and Ray."""
+    """Throughput, memory and Ray."""
     try:
         model, head, texts = checkpoint("minilm-sst2"), checkpoint("minilm-mlm"), sst2_dev()[0]
     except Missing as reason:
@@ -58,9 +57,9 @@ def main() -> str:
             "Decoded Grad-CAM, one layer (at least 0.35)": decoded(model, head, corpus, verify=False),
             "Decoded Grad-CAM, one layer, verified (at least 0.25)": decoded(model, head, corpus),
         }
-        found = throughput(jobs, len(texts))
-        parts = [table(found, len(texts)), against_peers(model, texts[:FEW], found), memory(folder, texts)]
-        return "\n\n".join([*parts, ray_overhead(folder, Job(str(model), corpus, "gradient", shard_rows=64))])
+        found = throughput(jobs)
+        job = Job(str(model), corpus, "gradient", shard_rows=64)
+        return "\n\n".join([rates(found, len(texts)), memory(folder, texts), ray_overhead(folder, job)])
 
 
 @contextmanager
@@ -95,27 +94,20 @@ def decoded(model: Path, head: Path, corpus: str, verify: bool = True) -> Job:
     return Job(str(model), corpus, "decoded_gradcam", lm_head=str(head), sites=(LAYER + 1,), verify=verify)
 
 
-def throughput(jobs: dict[str, Job], count: int) -> dict[str, list[float]]:
-    """Texts a second of the bare forward pass and of each job, in each round."""
+def throughput(jobs: dict[str, Job]) -> Times:
+    """CPU seconds of the bare forward pass and of each job, in each round."""
     ways: dict[str, Way] = {}
     with tempfile.TemporaryDirectory() as out:
         for i, (name, job) in enumerate(jobs.items()):
             worker = Worker(job, "cpu")
-            ways.setdefault("bare forward pass", bare(worker))
+            ways.setdefault(BARE, bare(worker))
             ways[name] = whole_run(worker, Path(out) / str(i))
-        rates: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(ROUNDS):
-            for name, way in ways.items():
-                start = time.process_time()
-                way()
-                rates[name].append(count / (time.process_time() - start))
-    return rates
+        return in_turn(ways, ROUNDS)
 
 
 def bare(worker: Worker) -> Way:
     """The model alone, over the batches that the run has."""
-    chunks = pending(worker.job, [worker.job.input], [None], set())
-    encoded = [one.batch for one in map(worker.encode, chunks) if one.batch is not None]
+    encoded = [one.batch for one in map(worker.encode, share(worker, "").pending()) if one.batch is not None]
     batches = [batch.take(rows).trimmed() for batch in encoded for rows in worker._batches(batch)]
     return torch.no_grad()(lambda: [worker.subject.module(**batch.inputs) for batch in batches])
 
@@ -123,52 +115,20 @@ def bare(worker: Worker) -> Way:
 def whole_run(worker: Worker, out: Path) -> Way:
     """Read, tokenise, explain and write everything."""
 
-    def once() -> None:
-        todo = pending(worker.job, [worker.job.input], [None], set())
-        work(lambda: worker, Folder(str(out)), todo, lambda message: None)
-
-    return once
+    folder = Folder(str(out))
+    manifest(worker.job, [worker.job.input]).write(folder)
+    return lambda: list(work(lambda: worker, folder, share(worker, str(out)).pending()))
 
 
-def table(rates: dict[str, list[float]], count: int) -> str:
-    lines = [
-        f"{count} sentences of SST-2, minilm-sst2, batches of {BATCH}, one thread, {ROUNDS} rounds in turn",
-        "",
-        "| | texts a CPU second | of the bare pass |",
-        "|---|---|---|",
-    ]
-    for name, some in rates.items():
-        lines.append(f"| {name} | {median(some):.1f} | {ratio(rates, name):.2f} |")
-    return "\n".join(lines)
+def share(worker: Worker, out: str) -> Share:
+    return Share(Plan(worker.job, out, [worker.job.input], [None], frozenset()), "cpu")
 
 
-def ratio(rates: dict[str, list[float]], name: str) -> float:
-    return median(a / b for a, b in zip(rates[name], rates["bare forward pass"], strict=True))
-
-
-def against_peers(model: Path, texts: list[str], rates: dict[str, list[float]]) -> str:
-    """How many times a peer's texts a second a run with a lens gives; both are measured in forward passes."""
-    python = os.environ.get("MASKLENS_PEERS", sys.executable)
-    script = str(Path(__file__).with_name("peers.py"))
-    done = subprocess.run(
-        [python, script, str(model)], input=json.dumps(texts), capture_output=True, text=True
-    )
-    if done.returncode:
-        return f"peers: not run: {done.stderr.strip().splitlines()[-1]}"
-    seconds = json.loads(done.stdout)
-    ours = ratio(rates, next(name for name in rates if "lens" in name))
-    lines = [
-        "| peer | cost in forward passes | corpus with a lens is faster by (at least 50) |",
-        "|---|---|---|",
-    ]
-    for name in ("captum", "transformers_interpret", "interpreto"):
-        cost = seconds.get(name, float("nan")) / seconds["forward"]
-        lines.append(
-            f"| {name} | {cost:.0f} | {ours * cost:.0f}x |"
-            if name in seconds
-            else f"| {name} | not installed | |"
-        )
-    return "\n".join(lines)
+def rates(times: Times, count: int) -> str:
+    """Texts a CPU second, and their share of the bare pass's."""
+    rows = [[n, f"{count / median(t):.1f}", f"{ratio(times, BARE, n):.2f}"] for n, t in times.items()]
+    about = f"{count} sentences of SST-2, minilm-sst2, batches of {BATCH}, one thread, {ROUNDS} rounds"
+    return f"{about}\n\n{table(['', 'texts a CPU second', 'of the bare pass'], rows)}"
 
 
 def memory(folder: Path, texts: list[str]) -> str:

@@ -5,16 +5,16 @@ The search and per-text training methods are left out: what they cost is their b
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from statistics import median
 
 import torch
 
-from masklens import Subject, packaged
-from masklens.demo import read_reviews
-from masklens.explaining import explain
-from masklens.methods import METHODS, load_all
+from benchmarks.timing import Way, in_turn, ratio, table
+from masklens import DiffMask, Subject
+from masklens.cli.demo import read_reviews
+from masklens.methods.explain import explain
+from masklens.methods.registry import METHODS, load_all
+from masklens.model.default import HOME
 
 TEXTS, ROUNDS = 8, 3
 LEFT_OUT = ("diffmask", "reinforce", "erasure")
@@ -30,29 +30,21 @@ def main() -> str:
         for name, method in METHODS.items()
         if name not in LEFT_OUT and not method.function.__module__.endswith("presets")
     }
-    if (packaged.HOME / "lens-inputs").exists():
-        lens = packaged.lens(subject)
+    if (HOME / "lens-inputs").exists():
+        lens = DiffMask.default(subject)
         ways["diffmask with a lens"] = lambda: lens.explain(texts)
-    times = {name: [cpu(run) for _ in range(ROUNDS)] for name, run in ways.items()}
-    base = median(times["forward pass"])
-    shape = tuple(subject.encode(texts).shape)
-    lines = [f"{shape[0]} reviews, up to {shape[1]} tokens, one thread, median of {ROUNDS}", ""]
-    lines += ["| method | CPU seconds | forward passes |", "|---|---|---|"]
-    lines += [f"| {n} | {median(t):.3f} | {median(t) / base:.1f} |" for n, t in times.items()]
-    return "\n".join(lines)
+    times = in_turn(ways, ROUNDS)
+    texts_by_tokens = "{} reviews, up to {} tokens".format(*subject.encode(texts).shape)
+    rows = [[n, f"{median(t):.3f}", f"{ratio(times, n, 'forward pass'):.1f}"] for n, t in times.items()]
+    made = table(["method", "CPU seconds", "forward passes"], rows)
+    return f"{texts_by_tokens}, one thread, median of {ROUNDS} rounds\n\n{made}"
 
 
-def forward(subject: Subject, texts: list[str]) -> Callable[[], object]:
+def forward(subject: Subject, texts: list[str]) -> Way:
     batch = subject.encode(texts)
     return torch.no_grad()(lambda: subject.module(**batch.inputs))
 
 
-def way(subject: Subject, texts: list[str], name: str) -> Callable[[], object]:
-    options = {"lm_head": packaged.HOME} if name == "decoded_gradcam" else {}
+def way(subject: Subject, texts: list[str], name: str) -> Way:
+    options = {"lm_head": HOME} if name == "decoded_gradcam" else {}
     return lambda: explain(subject, texts, name, **options)
-
-
-def cpu(run: Callable[[], object]) -> float:
-    start = time.process_time()
-    run()
-    return time.process_time() - start

@@ -7,15 +7,13 @@ hooks, reduces and makes the records). The model's own passes start from tokenis
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from statistics import median
 
 import torch
 
+from benchmarks.reference import Missing, checkpoint, sst2_dev
+from benchmarks.timing import Way, in_turn, ratio, table
 from masklens import Subject, explain
-
-from .reference import Missing, checkpoint, sst2_dev
 
 METHOD, BATCH, ROUNDS = "grad_x_input", 32, 5
 
@@ -28,20 +26,21 @@ def main() -> str:
         return f"not run: {reason}"
     torch.set_num_threads(1)  # threads that wait for each other would count as work
     subject = Subject.from_pretrained(folder)
-    lines = [
-        f"{BATCH} sentences, {subject.encode(texts).shape[1]} tokens, {torch.get_num_threads()} threads, "
-        f"median of {ROUNDS}",
-        "",
-        "| method | sites | own passes (s) | explain (s) | ratio (at most 1.10) |",
-        "|---|---|---|---|---|",
-    ]
-    for sites in ((0,), subject.sites):
-        own, ours = in_turn(bare(subject, texts, sites), through(subject, texts, sites))
-        lines.append(f"| {METHOD} | {len(sites)} | {own:.3f} | {ours:.3f} | {ours / own:.3f} |")
-    return "\n".join(lines)
+    rows = [row(subject, texts, sites) for sites in ((0,), subject.sites)]
+    heads = ["method", "sites", "own passes (s)", "explain (s)", "ratio (at most 1.10)"]
+    tokens = subject.encode(texts).shape[1]
+    return f"{BATCH} sentences, {tokens} tokens, one thread, median of {ROUNDS}\n\n{table(heads, rows)}"
 
 
-def bare(subject: Subject, texts: list[str], sites: tuple[int, ...]) -> Callable[[], object]:
+def row(subject: Subject, texts: list[str], sites: tuple[int, ...]) -> list[str]:
+    ways = {"own": bare(subject, texts, sites), "ours": through(subject, texts, sites)}
+    in_turn(ways, 1)  # the first call of each does not count
+    times = in_turn(ways, ROUNDS)
+    seconds = [f"{median(times[name]):.3f}" for name in ways]
+    return [METHOD, str(len(sites)), *seconds, f"{ratio(times, 'ours', 'own'):.3f}"]
+
+
+def bare(subject: Subject, texts: list[str], sites: tuple[int, ...]) -> Way:
     """The model's own forward pass, and one backward pass to each site's states."""
     batch = subject.encode(texts)
 
@@ -75,18 +74,5 @@ def logits_and_states(
             hook.remove()
 
 
-def through(subject: Subject, texts: list[str], sites: tuple[int, ...]) -> Callable[[], object]:
+def through(subject: Subject, texts: list[str], sites: tuple[int, ...]) -> Way:
     return lambda: explain(subject, texts, method=METHOD, sites=sites, batch_size=BATCH)
-
-
-def in_turn(*ways: Callable[[], object]) -> list[float]:
-    """The median CPU time of each way; they take turns, and other work on the machine does not count."""
-    for way in ways:
-        way()
-    times: list[list[float]] = [[] for _ in ways]
-    for _ in range(ROUNDS):
-        for way, spent in zip(ways, times, strict=True):
-            start = time.process_time()
-            way()
-            spent.append(time.process_time() - start)
-    return [median(spent) for spent in times]

@@ -10,10 +10,11 @@ import time
 import warnings
 
 import torch
+from experiments.toy import digits
 
+from benchmarks.timing import table
 from masklens.diffmask.lens import DiffMask
-from masklens.reproduce import digits
-from masklens.subject import Subject
+from masklens.model.subject import Subject
 
 MARGIN = 0.05
 MORE = (1, 6)
@@ -31,12 +32,12 @@ def fit(subject: Subject, data: digits.Digits, **how: object) -> tuple[DiffMask,
     return lens, time.perf_counter() - start
 
 
-def row(name: str, lens: DiffMask, seconds: float) -> str:
+def row(name: str, lens: DiffMask, seconds: float) -> list[str]:
     """A row of the table; the hidden states are the last site."""
     found = lens.diagnostics[-1]
     cells = [name, f"{seconds:.1f}", f"{lens.settings.steps:,}"]
     cells += [f"{found.divergence:.4f}", f"{found.kept:.1%}", "yes" if found.ok else "NO"]
-    return f"| {' | '.join(cells)} |"
+    return cells
 
 
 def main() -> str:
@@ -49,12 +50,6 @@ def main() -> str:
     for times in MORE:
         steps = round(times * ours / (many - once) * TIMED)
         rows.append(row("published", *fit(subject, train, recipe="published", steps=steps)))
-    return "\n".join(
-        [
-            f"Toy task, margin {MARGIN} nats; hidden states on held-out texts (query digits are 50% of all)",
-            "",
-            "| recipe | seconds | steps | divergence | kept | within the margin |",
-            "|---|---|---|---|---|---|",
-            *rows,
-        ]
-    )
+    about = f"Toy task, margin {MARGIN} nats; hidden states on held-out texts (query digits are 50% of all)"
+    heads = ["recipe", "seconds", "steps", "divergence", "kept", "within the margin"]
+    return f"{about}\n\n{table(heads, rows)}"

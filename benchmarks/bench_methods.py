@@ -7,60 +7,35 @@ time, without padding, with the parameters frozen, at several batch sizes; the b
 
 from __future__ import annotations
 
-import time
-import warnings
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
 import torch
 
+from benchmarks.reference import Missing, checkpoint, sst2_dev
+from benchmarks.timing import Way, in_turn, ratio, table
 from masklens import Subject, explain
 from masklens.diffmask.lens import DiffMask
 from masklens.diffmask.networks import Probe, rows_for
 from masklens.diffmask.trainer import Settings
-from masklens.encoding import Batch
-from masklens.methods import Request, find
-from masklens.methods.lm_head import find_head
-
-from .reference import Missing, checkpoint, sst2_dev
+from masklens.methods.registry import Request, find
+from masklens.model.batch import Batch
+from masklens.model.lm_head import find_head
 
 ROUNDS, BATCH = 3, 32
 SENTENCES, FEW = 64, 8
 
-Way = Callable[[], object]
-
 
 def main() -> str:
-    """The three tables."""
+    """The two tables."""
     try:
         folder, head, texts = checkpoint("mpnet-sst2"), checkpoint("mpnet-mlm"), sst2_dev()[0]
     except Missing as reason:
         return f"not run: {reason}"
     torch.set_num_threads(1)  # threads that wait for each other would count as work
     subject = Subject.from_pretrained(folder)
-    parts = [
-        costs(subject, texts[:SENTENCES], str(head)),
-        against_captum(subject, texts[:FEW]),
-        erasure_with_shared_prefixes(),
-    ]
-    return "\n\n".join(parts)
-
-
-def in_turn(ways: dict[str, Way], rounds: int = ROUNDS) -> dict[str, list[float]]:
-    """The CPU seconds that each way took in each round."""
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            start = time.process_time()
-            way()
-            times[name].append(time.process_time() - start)
-    return times
-
-
-def ratio(times: dict[str, list[float]], name: str, base: str) -> float:
-    """The median over rounds of one way's time by another's."""
-    return median(a / b for a, b in zip(times[name], times[base], strict=True))
+    return "\n\n".join([costs(subject, texts[:SENTENCES], str(head)), against_captum(subject, texts[:FEW])])
 
 
 def costs(subject: Subject, texts: Sequence[str], head: str) -> str:
@@ -87,17 +62,10 @@ def costs(subject: Subject, texts: Sequence[str], head: str) -> str:
         "attention at all blocks": through(subject, batches, "attention", blocks),
     }
     find_head(subject, head)  # loaded once, before the clock starts
-    times = in_turn(ways)
-    lines = [
-        f"{len(texts)} sentences in batches of {BATCH}, {torch.get_num_threads()} threads, {ROUNDS} rounds",
-        "",
-        "| method | CPU seconds | forward passes |",
-        "|---|---|---|",
-    ]
-    lines += [
-        f"| {name} | {median(times[name]):.2f} | {ratio(times, name, 'forward'):.2f} |" for name in ways
-    ]
-    return "\n".join(lines)
+    times = in_turn(ways, ROUNDS)
+    about = f"{len(texts)} sentences in batches of {BATCH}, one thread, {ROUNDS} rounds"
+    rows = [[n, f"{median(times[n]):.2f}", f"{ratio(times, n, 'forward'):.2f}"] for n in ways]
+    return f"{about}\n\n{table(['method', 'CPU seconds', 'forward passes'], rows)}"
 
 
 def untrained_lens(subject: Subject, batch: Batch) -> DiffMask:
@@ -130,27 +98,27 @@ def through(
 
 def against_captum(subject: Subject, texts: Sequence[str]) -> str:
     """IG with 50 steps and occlusion of single tokens, by us and by captum at several batch sizes."""
-    lines = [
-        f"{len(texts)} sentences, {torch.get_num_threads()} threads, {ROUNDS} rounds",
-        "",
-        "| method | masklens (s) | captum at its best (s) | its batch size | ratio (at most 1) |",
-        "|---|---|---|---|---|",
-    ]
     cases: dict[str, tuple[dict[str, Any], Callable[[Subject, Sequence[str], int], None]]] = {
         "integrated_gradients": ({"n_steps": 50}, captum_integrated),
         "occlusion": ({}, captum_occlusion),
     }
-    for name, (options, theirs) in cases.items():
-        sizes = {f"captum {size}": size for size in (25, 50)}
-        ways: dict[str, Way] = {"ours": lambda n=name, o=options: explain(subject, list(texts), n, **o)}  # type: ignore[misc]
-        ways |= {label: lambda s=size, t=theirs: t(subject, texts, s) for label, size in sizes.items()}  # type: ignore[misc]
-        times = in_turn(ways)
-        best = min(sizes, key=lambda label: median(times[label]))
-        ours, captum = median(times["ours"]), median(times[best])
-        lines.append(
-            f"| {name} | {ours:.2f} | {captum:.2f} | {sizes[best]} | {ratio(times, 'ours', best):.2f} |"
-        )
-    return "\n".join(lines)
+    rows = [
+        beside_captum(name, lambda n=name, o=options: explain(subject, list(texts), n, **o),  # type: ignore[misc]
+                      lambda size, t=theirs: t(subject, texts, size))  # type: ignore[misc]
+        for name, (options, theirs) in cases.items()
+    ]  # fmt: skip
+    heads = ["method", "masklens (s)", "captum at its best (s)", "its batch size", "ratio (at most 1)"]
+    return f"{len(texts)} sentences, one thread, {ROUNDS} rounds\n\n{table(heads, rows)}"
+
+
+def beside_captum(name: str, ours: Way, captum: Callable[[int], object]) -> list[str]:
+    """captum runs at several batch sizes; its best one counts."""
+    sizes = {f"captum {size}": size for size in (25, 50)}
+    ways: dict[str, Way] = {label: lambda s=size: captum(s) for label, size in sizes.items()}  # type: ignore[misc]
+    times = in_turn({"ours": ours} | ways, ROUNDS)
+    best = min(sizes, key=lambda label: median(times[label]))
+    seconds = [f"{median(times[label]):.2f}" for label in ("ours", best)]
+    return [name, *seconds, str(sizes[best]), f"{ratio(times, 'ours', best):.2f}"]
 
 
 def captum_integrated(subject: Subject, texts: Sequence[str], size: int) -> None:
@@ -192,83 +160,3 @@ def reader(model: Any, inputs: dict[str, torch.Tensor], name: str) -> Callable[[
 @torch.no_grad()
 def no_grad(function: Callable[[torch.Tensor], torch.Tensor], value: torch.Tensor) -> torch.Tensor:
     return function(value)
-
-
-class Gru(torch.nn.Module):
-    """Word embeddings, a GRU, a linear head on its last state."""
-
-    def __init__(self, words: int, width: int) -> None:
-        super().__init__()
-        self.embed = torch.nn.Embedding(words, width)
-        self.gru = torch.nn.GRU(width, width, batch_first=True)
-        self.head = torch.nn.Linear(width, 3)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.head(self.gru(self.embed(ids))[1][-1])
-
-
-def erasure_with_shared_prefixes(words: int = 20, kept: int = 6, width: int = 256) -> str:
-    """Exact erasure of a GRU classifier, with shared prefixes and with every set read by itself."""
-    from masklens.methods import erasure as module
-
-    torch.manual_seed(0)
-    request = gru_request(words, width)
-    margin = margin_for(request, kept)
-    search = find("erasure").function
-    find_recurrence = module.find_recurrence
-
-    def plain() -> None:
-        module.find_recurrence = lambda *_: None  # type: ignore[assignment]
-        try:
-            search(request, criterion="divergence", margin=margin, internal_batch_size=256)
-        finally:
-            module.find_recurrence = find_recurrence
-
-    times = in_turn(
-        {"shared": lambda: search(request, criterion="divergence", margin=margin), "plain": plain}, rounds=1
-    )
-    return "\n".join(
-        [
-            f"exact erasure, {words} words of which {kept} are kept, GRU {width} wide",
-            "",
-            "| each set by itself, 256 at a time (s) | prefixes shared (s) | times faster (at least 5) |",
-            "|---|---|---|",
-            f"| {median(times['plain']):.2f} | {median(times['shared']):.2f} "
-            f"| {ratio(times, 'plain', 'shared'):.1f} |",
-        ]
-    )
-
-
-def gru_request(words: int, width: int) -> Request:
-    from masklens.tap import Point
-    from masklens.tasks import Classification
-
-    net, ids = Gru(words, width).eval(), torch.arange(words)[None]
-    names = tuple(f"w{i}" for i in range(words))
-    batch = Batch(
-        inputs={"ids": ids},
-        valid=torch.ones_like(ids).bool(),
-        special=torch.zeros_like(ids).bool(),
-        segments=torch.zeros_like(ids),
-        tokens=(names,),
-        offsets=(((0, 0),) * words,),
-        texts=(" ".join(names),),
-        truncated=(False,),
-    )
-    subject = Subject.from_module(net, [Point(net.embed)], Classification("abc"), lambda _: batch)
-    return Request(subject, batch, (0,))
-
-
-def margin_for(request: Request, kept: int) -> float:
-    """A margin under which so many words have to be kept, found by bisection."""
-    low, high = -8.0, 1.0  # powers of 10
-    for _ in range(30):
-        middle = (low + high) / 2
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            find("erasure").function(request, criterion="divergence", margin=10**middle, budget=100_000)
-        size = request.notes[0].pop("size@0", kept + 1)
-        if size == kept:
-            return 10**middle
-        low, high = (middle, high) if size > kept else (low, middle)
-    raise RuntimeError(f"no margin keeps {kept} words")

@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from .reference import Missing, checkpoint, sst2_dev
+from benchmarks.reference import Missing, checkpoint, sst2_dev
 
 FOLDER = Path(__file__).parent / "peers"
 OURS = {"integrated_gradients": "masklens_integrated_gradients", "partition": "masklens_shapley"}

@@ -1,6 +1,6 @@
 """Make the model that ships inside the package from the reference checkpoints minilm-sst2 and minilm-mlm.
 
-    python recipes/default_model.py model MODEL_DIR DATA_DIR     # the model with its LM head
+    python recipes/default_model.py model MODEL_DIR DATA_DIR     # the model with its LM head; needs wordfreq
     python recipes/default_model.py lens MODEL_DIR DATA_DIR      # its lenses, on a GPU where there is one
     python recipes/default_model.py card MODEL_DIR DATA_DIR      # its card, with what it does on SST-2 dev
 
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from experiments.sst.treebank import read_split
 from safetensors.torch import load_file, save_file
 
-from masklens import DiffMask, Subject, packaged
+from masklens import DiffMask, Subject
 from masklens.diffmask.objective import FrozenTexts, judge
-from masklens.reproduce.treebank import read_split
+from masklens.model.default import HOME, OVER
 
-HOME = packaged.HOME
 PIECES = 8000
 GENERAL_WORDS = 12_000
 """the most frequent English words are counted once each, beside the reviews"""
@@ -107,7 +107,7 @@ def _subject() -> Subject:
     return Subject.from_pretrained(HOME, device=device, dtype="float32", truncate=True)
 
 
-def lens(model_dir: Path, data: Path, overs: Sequence[str] = packaged.OVER) -> None:
+def lens(model_dir: Path, data: Path, overs: Sequence[str] = OVER) -> None:
     """Fit by the defaults on the training sentences; calibrate on half of the sentences of SST's test set.
 
     No label is used. The other half is for the lens's own card, the dev set for the model's.
@@ -134,7 +134,7 @@ def card(model_dir: Path, data: Path) -> None:
     frozen = FrozenTexts(subject, dev.texts, subject.sites, 4 * 10**9)
     with subject.frozen():
         right = sum(_right(frozen, dev.labels, rows) for rows in frozen.chunks())
-        tables = [_lens_table(subject, over, frozen) for over in packaged.OVER]
+        tables = [_lens_table(subject, over, frozen) for over in OVER]
     text = CARD.format(pieces=PIECES, accuracy=right / len(dev.labels), texts=len(dev.labels), margin=MARGIN)
     (HOME / "README.md").write_text("\n".join([text, *tables]), encoding="utf-8")
 
@@ -146,7 +146,7 @@ def _right(frozen: FrozenTexts, labels: Sequence[int], rows: Sequence[int]) -> i
 
 
 def _lens_table(subject: Subject, over: str, frozen: FrozenTexts) -> str:
-    made = packaged.lens(subject, over)
+    made = DiffMask.default(subject, over)
     found = judge(made.probe, frozen)
     rows = [
         f"| {site} | {j.divergence:.3f} | {1 - j.kept:.1%} | {j.agreement:.1%} |"

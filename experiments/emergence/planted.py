@@ -12,8 +12,8 @@ becomes known differs:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +48,7 @@ class Examples(NamedTuple):
         return [" ".join(words) for words in self.words]
 
 
+T = TypeVar("T")
 Draw = Callable[[torch.Generator], tuple[list[str], list[bool], int]]
 
 
@@ -58,7 +59,7 @@ def _slots(generator: torch.Generator, fewest: int) -> list[bool]:
     return [i in chosen for i in range(SLOTS)]
 
 
-def _pick(generator: torch.Generator, options: list) -> object:
+def _pick(generator: torch.Generator, options: Sequence[T]) -> T:
     return options[int(torch.randint(len(options), (1,), generator=generator))]
 
 
@@ -124,37 +125,20 @@ def build(task: str, seed: int, steps: int = 4000, layers: int = 4, width: int =
     While it learns, a linear layer also has to tell the relevant words from the states of the last but one
     block. Without this help attention is found late or never.
     """
-    from transformers import BertConfig, BertForSequenceClassification
-
     encoder = tokenizer()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = BertConfig(
-            vocab_size=len(encoder),
-            hidden_size=width,
-            num_hidden_layers=layers,
-            num_attention_heads=4,
-            intermediate_size=2 * width,
-            max_position_embeddings=32,
-            num_labels=CLASSES,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
-        model, helper = BertForSequenceClassification(config), nn.Linear(width, 1)
+        model, helper = _untrained(len(encoder), layers, width), nn.Linear(width, 1)
     train, test = generate(task, 100_000, seed + 1000), generate(task, 2000, seed + 2000)
-    ids, test_ids = (torch.tensor(encoder(part.texts)["input_ids"]) for part in (train, test))
+    ids, test_ids = (torch.tensor(encoder(some.texts)["input_ids"]) for some in (train, test))
     parameters = [*model.parameters(), *helper.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=1e-3)
     generator, good = torch.Generator().manual_seed(seed), 0
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = 1e-3 * min(1, (step + 1) / 100, 0.02 + 2 * (1 - step / steps))
         some = torch.randint(len(ids), (128,), generator=generator)
-        out = model(ids[some], output_hidden_states=True)
-        told = helper(out.hidden_states[-2])[:, 1:, 0]
-        loss = F.cross_entropy(out.logits, train.label[some])
-        loss = loss + F.binary_cross_entropy_with_logits(told, train.relevant[some].float())
         optimizer.zero_grad()
-        loss.backward()
+        _loss(model, helper, ids[some], train.label[some], train.relevant[some]).backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         if step % 200 == 199:
@@ -163,6 +147,31 @@ def build(task: str, seed: int, steps: int = 4000, layers: int = 4, width: int =
             if good == 2:
                 break
     return Subject(model.eval(), encoder), accuracy
+
+
+def _untrained(words: int, layers: int, width: int) -> nn.Module:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        vocab_size=words,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        intermediate_size=2 * width,
+        max_position_embeddings=32,
+        num_labels=CLASSES,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return BertForSequenceClassification(config)
+
+
+def _loss(model: nn.Module, helper: nn.Module, ids: Tensor, label: Tensor, relevant: Tensor) -> Tensor:
+    """Of the sum, and of telling which words are relevant; [CLS] is left out."""
+    out = model(ids, output_hidden_states=True)
+    told = helper(out.hidden_states[-2])[:, 1:, 0]
+    wrong = F.binary_cross_entropy_with_logits(told, relevant.float())
+    return F.cross_entropy(out.logits, label) + wrong
 
 
 @torch.no_grad()

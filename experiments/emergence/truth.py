@@ -11,6 +11,7 @@ from torch import Tensor
 from masklens import Subject
 from masklens.diffmask.networks import SCALE, THRESHOLD, Probe, mix, rows_for
 from masklens.diffmask.objective import FrozenTexts, LensObjective, judge
+from masklens.diffmask.published import PublishedProbe
 
 from .planted import Examples
 
@@ -34,7 +35,7 @@ def frozen(subject: Subject, examples: Examples, sites: tuple[int, ...]) -> Froz
 
 
 @torch.no_grad()
-def measure(probe: Probe, subject: Subject, examples: Examples) -> list[AtSite]:
+def measure(probe: Probe | PublishedProbe, subject: Subject, examples: Examples) -> list[AtSite]:
     """How a probe's hard masks stand to the words that are relevant. [CLS] is left out."""
     texts = frozen(subject, examples, probe.reads)
     drawn = texts.draw(list(range(len(texts))))
