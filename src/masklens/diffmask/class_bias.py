@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..tasks import Classification, MultiLabel, Regression
+from ..tasks.classification import Classification, MultiLabel, Regression
 from .networks import THRESHOLD, Probe
 from .objective import FrozenTexts, masked_outputs
 

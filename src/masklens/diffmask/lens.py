@@ -10,33 +10,31 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..attribution import Attribution, Text
 from ..errors import LensError, MethodError, TrainingError
-from ..files import whole
-from ..methods import Request, register
-from ..subject import Subject
+from ..files import check_folder_writable, whole
+from ..methods.registry import Request, register
+from ..model.default import HOME
+from ..model.masking import Baseline
+from ..model.subject import Subject
 from .class_bias import class_biases
 from .forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
 from .networks import Over, Probe, Row, rows_for
 from .objective import FrozenTexts, LensObjective
 from .per_text import diffmask_per_text
 from .published import PublishedProbe, fit_published
+from .saved import fingerprint, read_lens, write_lens
 from .trainer import PRECISIONS, Diagnostic, Settings, Training, diagnostics
-
-if TYPE_CHECKING:
-    from ..evaluation.verifying import Verification
-    from ..evaluation.views import Baseline
 
 KEEP_BYTES = 2 * 10**9
 """memory for frozen states on a CPU; on a GPU a third of what is free"""
@@ -98,6 +96,8 @@ class DiffMask:
         """
         if recipe not in RECIPES:
             raise TrainingError(f"recipe={recipe!r}; use {' or '.join(map(repr, RECIPES))}")
+        if folder is not None:
+            check_folder_writable(folder)
         chosen = _settings(settings, margin, seed)
         if start is not None:
             if start.subject.module is not subject.module:
@@ -155,84 +155,46 @@ class DiffMask:
 
     def baseline(self, site: int) -> Baseline:
         """What replaces the states that are dropped at one of the lens's sites."""
-        from ..evaluation.views import Baseline
-
         row = self.sites.index(site)
         return Baseline(self.probe.baseline(row), self.probe.rows[row].edit)
 
-    def verify(
-        self,
-        attributions: Sequence[Attribution],
-        keep: float = 0.5,
-        site: int | None = None,
-        margin: float | None = None,
-        guard: float | None = None,
-        same_prediction: bool = True,
-    ) -> list[Verification]:
-        """Drop what the lens calls unneeded, put its baseline there, and run the model again; options as in
-        `masklens.verify`."""
-        from ..evaluation.verifying import verify
-
-        return verify(self.subject, attributions, keep, self, site, margin, guard, same_prediction)
-
     def explain(self, texts: Text | Sequence[Text], **options: Any) -> list[Attribution]:
         """Keep probabilities of every token at every site of the lens; options as in `masklens.explain`."""
-        from ..explaining import explain
+        from ..methods.explain import explain
 
         return explain(self.subject, texts, method="diffmask", lens=self, **options)
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
         """Write the weights, what they belong to, and a card for people to read."""
-        from safetensors.torch import save_file
-
         if not isinstance(self.probe, Probe):
             raise LensError("a lens of the published recipe is for comparison and cannot be saved")
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        tensors = {name: value.contiguous().cpu() for name, value in self.probe.state_dict().items()}
-        tensors["fingerprint"] = fingerprint(self.subject.module)
-        with whole(folder / "lens.safetensors") as part:
-            save_file(tensors, part)
-        with whole(folder / "lens.json") as part:
-            part.write_text(json.dumps(self._about(), indent=1))
+        write_lens(folder, self._about(), self.probe, self.subject.module)
         with whole(folder / "README.md") as part:
-            part.write_text(card(self))
+            part.write_text(card(self), encoding="utf-8")
         return folder
 
     def _about(self) -> dict[str, Any]:
         assert isinstance(self.probe, Probe)
         return {
-            "over": self.over if isinstance(self.over, str) else [list(pair) for pair in self.over],
-            "rows": [[row.site, row.edit, list(row.reads)] for row in self.probe.rows],
+            "over": self.over if isinstance(self.over, str) else [tuple(pair) for pair in self.over],
+            "rows": [(row.site, row.edit, list(row.reads)) for row in self.probe.rows],
             "places": max((len(table) for table in self.probe.places.values()), default=0),
-            "settings": asdict(self.settings),
-            "diagnostics": [d._asdict() for d in self.diagnostics],
+            "settings": self.settings,
+            "diagnostics": self.diagnostics,
             "events": self.events,
         }
 
     @classmethod
+    def default(cls, subject: Subject, over: str = "inputs") -> DiffMask:
+        """The packaged model's lens over its "inputs" or its "states"."""
+        return cls.from_pretrained(HOME / f"lens-{over}", subject)
+
+    @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str], subject: Subject) -> DiffMask:
         """Load a lens for the model it was fitted on; another model is refused."""
-        from safetensors.torch import load_file
-
-        folder = Path(folder)
-        if not (folder / "lens.json").exists() or not (folder / "lens.safetensors").exists():
-            raise LensError(f"{folder} does not hold a lens (lens.json and lens.safetensors)")
-        about = json.loads((folder / "lens.json").read_text())
-        tensors = load_file(folder / "lens.safetensors", device=str(subject.device))
-        _same_model(tensors.pop("fingerprint"), subject.module, folder)
-        rows = [Row(site, edit, tuple(reads)) for site, edit, reads in about["rows"]]
-        settings = Settings(**about["settings"])
-        probe = Probe(rows, _widths(rows, tensors), settings.hidden, about["places"])
-        probe.to(subject.device).load_state_dict(tensors)
-        return cls(
-            subject,
-            probe.eval().requires_grad_(False),
-            about["over"] if isinstance(about["over"], str) else [tuple(pair) for pair in about["over"]],
-            settings,
-            [Diagnostic(**d) for d in about["diagnostics"]],
-            about["events"],
-        )
+        about, probe = read_lens(Path(folder), subject)
+        return cls(subject, probe, about.over, about.settings, about.diagnostics, about.events)
 
 
 def _settings(given: dict[str, Any], margin: float, seed: int) -> Settings:
@@ -316,36 +278,6 @@ def _identity(subject: Subject, train: FrozenTexts, rows: Sequence[Row]) -> dict
         "training texts": hashlib.sha256(texts.encode()).hexdigest()[:16],
         "rows": ", ".join(f"{row.edit}<-{row.reads}" for row in rows),
     }
-
-
-def fingerprint(module: nn.Module) -> Tensor:
-    """Mean and mean size of every parameter, (parameters, 2): tells models apart, not number formats."""
-    return torch.stack(
-        [
-            torch.stack([p.detach().float().mean(), p.detach().float().abs().mean()]).cpu()
-            for p in module.parameters()
-        ]
-    )
-
-
-def _same_model(saved: Tensor, module: nn.Module, folder: Path) -> None:
-    here = fingerprint(module)
-    if saved.shape != here.shape or not torch.allclose(saved.cpu(), here, rtol=1e-2, atol=1e-4):
-        raise LensError(
-            f"the lens in {folder} was fitted on another model than this {type(module).__name__}; "
-            f"load the model it was fitted on, or fit a lens for this one"
-        )
-
-
-def _widths(rows: Sequence[Row], tensors: dict[str, Tensor]) -> dict[int, int]:
-    """The widths of all sites of a probe, from the sizes of its baselines and networks."""
-    widths = {row.edit: tensors[f"baselines.{i}"].shape[0] for i, row in enumerate(rows)}
-    for i, row in enumerate(rows):
-        missing = [site for site in row.reads if site not in widths]
-        if missing:
-            total = tensors[f"gates.{i}.mean"].shape[0]
-            widths[missing[0]] = total - sum(widths.get(site, 0) for site in row.reads)
-    return widths
 
 
 def card(lens: DiffMask) -> str:

@@ -6,6 +6,10 @@ bias directly. It watches the divergence of *hard* masks, the ones a user gets. 
 margin the bias falls and gates close one after the other, the least needed first; over the margin it rises,
 twice as fast. Opening gates this way takes no gradient, so no row can be stuck with its gates shut.
 
+The bias says how many tokens stay, so the gate networks have to learn only which. `Prices` see to it: what a
+kept token costs is set so that the two terms of the loss, averaged over tokens, push the gates of a row
+neither open nor shut. A token that is needed more than the average then opens, the others close.
+
 **A single text** has no such freedom (every token has a logit of its own), so the usual multiplier serves:
 `Multipliers` climb by gradient ascent while the margin is violated and fall while it is not.
 """
@@ -41,8 +45,33 @@ class Offsets:
         """From the step's divergence under hard masks, (rows,); `rate` is the share of the full speed."""
         self.divergence.lerp_(hard, 1 - self.memory)
         violation = (self.divergence / self.aim - 1).clamp(max=OPENING)  # at least -1
-        for row, moved in enumerate((rate * self.speed * violation).unbind()):
-            self.probe.gate(row).bias.add_(moved).clamp_(-LIMIT, LIMIT)
+        for bias, moved in zip(self.probe.biases, (rate * self.speed * violation).unbind(), strict=True):
+            bias.add_(moved).clamp_(-LIMIT, LIMIT)
+
+
+class Prices:
+    """What a row's loss counts for a text kept whole, beside a divergence as large as the margin (WEIGHT)."""
+
+    LEAST = 1.0
+    """also where nothing seems to be needed, a kept token costs something"""
+    MEMORY = 0.99
+    """of the running sums, a step"""
+
+    def __init__(self, rows: int, device: torch.device) -> None:
+        self.need = torch.zeros(rows, device=device)
+        self.slope = torch.zeros(rows, device=device)
+
+    @property
+    def values(self) -> Tensor:
+        """(rows,)"""
+        return (self.need / self.slope.clamp(min=1e-6)).clamp(min=self.LEAST)
+
+    @torch.no_grad()
+    def update(self, need: Tensor, slope: Tensor) -> None:
+        """From one step: how fast the divergence term falls as all gates open, and how fast the share of
+        tokens kept grows, (rows,) each."""
+        self.need.mul_(self.MEMORY).add_(need)
+        self.slope.mul_(self.MEMORY).add_(slope)
 
 
 class Multipliers:

@@ -21,6 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import TrainingError
+from ..model.masking import baseline_at as baseline_at
+from ..model.masking import mix as mix
 from .gates import HardConcrete
 
 OPEN = 3.0
@@ -73,8 +75,8 @@ def rows_for(over: Over, sites: Sequence[int], words: int = 0) -> tuple[Row, ...
 class GateNetwork(nn.Module):
     """One hidden layer with tanh, from a token's states to the logit of its gate (appendix A).
 
-    Inputs are standardised with statistics of the training states. The gate's bias is not learned by
-    gradients: the trainer moves it to hold the margin (see `multipliers.Offsets`).
+    Inputs are standardised with statistics of the training states. No optimiser moves the gate's bias: the
+    trainer does, to hold the margin (see `multipliers.Offsets`).
     """
 
     mean: Tensor
@@ -142,6 +144,11 @@ class Probe(nn.Module):
         vector, name = self.baselines[row], str(row)
         return vector + F.pad(self.places[name], (0, 0, 1, 1)) if name in self.places else vector
 
+    @property
+    def biases(self) -> list[Tensor]:
+        """The bias of every row's gates."""
+        return [self.gate(row).bias for row in range(len(self.rows))]
+
     def logits(self, row: int, states: Mapping[int, Tensor]) -> Tensor:
         """One row's logits (examples, tokens) from states (examples, tokens, width) by site."""
         return self.gate(row)(*(states[site] for site in self.rows[row].reads))
@@ -201,17 +208,3 @@ def inward(value: Tensor, low: float, high: float) -> Tensor:
     A plain clamp has no gradient outside its limits, so a gate beyond them could never come back.
     """
     return _Inward.apply(value, low, high)
-
-
-def mix(keep: Tensor, state: Tensor, baseline: Tensor) -> Tensor:
-    """keep * state + (1 - keep) * baseline (section 2): keep (examples, tokens), state (..., width)."""
-    gate = keep[..., None].to(state.dtype)
-    return gate * state + (1 - gate) * baseline_at(baseline, state.shape[-2]).to(state.dtype)
-
-
-def baseline_at(baseline: Tensor, tokens: int) -> Tensor:
-    """A baseline for texts of so many tokens: a table by place (places, width) becomes (tokens, width), its
-    last row standing for all places beyond it; others are as they are."""
-    if baseline.dim() != 2:
-        return baseline
-    return baseline[torch.arange(tokens, device=baseline.device).clamp(max=len(baseline) - 1)]

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from ..attribution import Text
-from ..encoding import Batch, moved
 from ..errors import TrainingError
-from ..subject import Run, Subject
-from .networks import THRESHOLD, Probe, Row, kept, mix, sample
+from ..model.batch import Batch, moved
+from ..model.masking import edited_run as edited_run
+from ..model.subject import Run, Subject
+from .networks import NOISE, THRESHOLD, Probe, Row, kept, mix, sample
 
 CHUNK = {"cpu": 64, "cuda": 512}
 """texts of one forward pass without gradients"""
@@ -29,7 +30,7 @@ CHUNK_TOKENS = {"cpu": 8_192, "cuda": 32_768}
 HARD = 0.25
 """the share of a row's texts that are masked as a finished lens would: by hard masks, without noise"""
 EMPTIED = 16
-"""one text in so many is emptied, where the baseline's prior asks what an empty text says"""
+"""one text in so many is emptied while the baselines warm up, to ask what an empty text says"""
 USUAL = 1024
 """how many texts the model's average output is taken over"""
 FIRST = 256
@@ -38,6 +39,10 @@ FEWEST = 3
 """texts of a row in a step, at least: one with sampled gates, one with a hard mask, one emptied"""
 CERTAINTY = 3.0
 """standard errors by which a calibrated row stays within its margin on validation texts"""
+GAP = 0.005
+"""biases that keep nearly the same tokens, up to this share more, count as one in calibration"""
+REACH = 20.0
+"""how far calibration may shift a bias"""
 
 
 class Drawn(NamedTuple):
@@ -194,20 +199,6 @@ class FrozenTexts:
         return found
 
 
-def edited_run(
-    subject: Subject,
-    batch: Batch,
-    edit: int,
-    state: Tensor,
-    keep: Tensor,
-    baseline: Tensor,
-    check: bool = True,
-) -> Tensor:
-    """The output after the states at one site are mixed with a baseline: keep (examples, tokens)."""
-    everywhere = torch.where(batch.valid, keep, 1.0)
-    return subject.run(batch, replace={edit: mix(everywhere, state, baseline)}, check=check).output
-
-
 class Masks(Protocol):
     """What can be judged: a probe of either recipe."""
 
@@ -263,7 +254,9 @@ class Terms(NamedTuple):
     hard: Tensor
     """divergence under hard masks; through it only the baselines learn"""
     emptied: Tensor
-    """how far the output of emptied texts is from the model's average output"""
+    """how far the output of emptied texts is from the model's average output; 0 after warming"""
+    slope: Tensor
+    """how fast the share kept grows with the logits of sampled gates"""
 
 
 class LensObjective:
@@ -294,8 +287,8 @@ class LensObjective:
     def terms(self, step: int, rank: int = 0, world: int = 1, warming: bool = False) -> Terms:
         """The terms of a step; with several processes their mean over processes is the whole step's.
 
-        Every row masks `per_row` texts of its own: first some by hard masks, last some emptied, the others by
-        sampled gates. While the baselines warm up, all but the emptied ones have random masks.
+        Every row masks `per_row` texts of its own: first some by hard masks, the others by sampled gates.
+        While the baselines warm up, all have random masks but for some at the end, which are emptied.
         """
         if self.per_row < world:
             raise TrainingError(
@@ -308,34 +301,36 @@ class LensObjective:
         valid = drawn.batch.valid
         shape = (len(self.probe.rows), self.per_row, self.train.batch.shape[1])
         uniform = torch.rand(shape, generator=generator)[:, mine, : valid.shape[1]]
-        share = torch.rand(*shape[:2], 1, generator=generator)[:, mine]
-        uniform, share = (moved(one.flatten(0, 1), valid.device) for one in (uniform, share))
+        dropout = torch.rand(*shape[:2], 1, generator=generator)[:, mine]
+        uniform, dropout = (moved(one.flatten(0, 1), valid.device) for one in (uniform, dropout))
         logits = self._logits(drawn, len(mine))  # (rows * mine, tokens)
-        hard, emptied = mine < self.hard, mine >= self.per_row - self.emptied
+        empty = self.emptied if warming else 0
+        hard, emptied = mine < self.hard, mine >= self.per_row - empty
         expand = lambda which: moved(which.repeat(len(self.probe.rows)), valid.device)[:, None]  # noqa: E731
+        reference = drawn.output
         if warming:
-            keep = (uniform < share).float()
+            keep = torch.where(expand(emptied), 0.0, (uniform < dropout).float())
         else:
             keep = torch.where(expand(hard), (kept(logits) > THRESHOLD).float(), sample(logits, uniform))
-        keep = torch.where(expand(emptied), 0.0, keep)
-        reference = drawn.output
-        if self.emptied:
+        if empty:
             assert self._usual is not None
             wide = expand(emptied).reshape(-1, *[1] * (reference.dim() - 1))
             reference = torch.where(wide, self._usual.to(reference), reference)
         output = self._outputs(drawn, keep, len(mine))
         divergence = self.train.subject.task.divergence(reference, output).unflatten(0, (-1, len(mine)))
-        share_kept = (kept(logits) * valid).sum(1) / valid.sum(1)
+        tried = kept(logits.detach().clamp(-NOISE, NOISE))  # as gates are sampled
+        share = lambda values: ((values * valid).sum(1) / valid.sum(1)).unflatten(0, (-1, len(mine)))  # noqa: E731
 
         def mean(values: Tensor, which: Tensor, count: int) -> Tensor:
             return (values * moved(which.to(values.dtype), values.device)).sum(1) * world / max(1, count)
 
-        sampled, count = ~(hard | emptied), self.per_row - self.hard - self.emptied
+        sampled, count = ~(hard | emptied), self.per_row - self.hard - empty
         return Terms(
-            mean(share_kept.unflatten(0, (-1, len(mine))), sampled, count),
+            mean(share(kept(logits)), sampled, count),
             mean(divergence, sampled, count),
             mean(divergence, hard, self.hard),
-            mean(divergence, emptied, self.emptied),
+            mean(divergence, emptied, empty),
+            mean(share(tried * (1 - tried)), sampled, count),
         )
 
     def _logits(self, drawn: Drawn, each: int) -> Tensor:
@@ -422,18 +417,32 @@ class LensObjective:
         """Shift the bias of every row's gates so that its hard masks drop as much as the margin allows.
 
         The margin holds on the validation texts with CERTAINTY standard errors to spare, so that it is likely
-        to hold on others too.
+        to hold on others too. Of the biases that keep nearly the same tokens the middle one is taken: at the
+        edge a needed token would be kept with a probability just above the threshold.
         """
-        for row in range(len(self.probe.rows)):
-            bias = self.probe.gate(row).bias
-            start, low, high = bias.clone(), -20.0, 20.0  # the margin is taken to hold from `high` on
-            for _ in range(10):
-                middle = (low + high) / 2
-                bias.copy_(start + middle)
-                judged = self.judge(rows=[row])[0]
-                within = judged.divergence + CERTAINTY * judged.error <= self.margin
-                low, high = (low, middle) if within else (middle, high)
-            bias.copy_(start + high)
+        for row, bias in enumerate(self.probe.biases):
+            start = bias.clone()
+
+            def judged(shift: float, row: int = row, bias: Tensor = bias, start: Tensor = start) -> Judged:
+                bias.copy_(start + shift)
+                return self.judge(rows=[row])[0]
+
+            first = _least(lambda x: self._surely_within(judged(x)))  # noqa: B023
+            most = judged(first).kept + GAP
+            last = _least(lambda x: judged(x).kept > most)  # noqa: B023
+            bias.copy_(start + (first + last) / 2)
+
+    def _surely_within(self, judged: Judged) -> bool:
+        return judged.divergence + CERTAINTY * judged.error <= self.margin
+
+
+def _least(holds: Callable[[float], bool]) -> float:
+    """The least shift within REACH from which on something holds, found by halving."""
+    low, high = -REACH, REACH
+    for _ in range(10):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 @torch.no_grad()

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import MethodError
-from ..methods import Request, register
 from ..methods.baselines import absent_state, mask_or_zero
+from ..methods.registry import Request, register
 from .gates import HardConcrete
 from .multipliers import AIM, Multipliers
 from .networks import THRESHOLD

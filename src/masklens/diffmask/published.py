@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from ..errors import TrainingError
-from ..subject import Subject
+from ..model.subject import Subject
 from .gates import HardConcrete
 from .networks import Over, Row
 from .objective import FrozenTexts, edited_run, judge

@@ -2,7 +2,8 @@
 
 A fit goes like this:
 
-- **Warming.** What replaces a dropped state is learned first, under random masks.
+- **Warming.** What replaces a dropped state is learned first, under random masks. A prior keeps it
+  from saying one class by itself.
 - **Closing.** Gates begin open. The bias of each row falls while its hard masks are under the margin
   (`multipliers.Offsets`), and the gate networks learn, from sampled gates, which tokens have to stay open.
 - **Calibration.** After the last step each row's bias is set on validation texts (`LensObjective.calibrate`).
@@ -12,23 +13,23 @@ Nothing in it depends on the depth of a site.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from ..errors import TrainingError
-from ..files import whole
-from ..processes import World, is_main
-from .multipliers import Offsets
+from ..files import FileModel, parse, whole
+from .multipliers import Offsets, Prices
 from .networks import Row
 from .objective import Judged, LensObjective, Terms
+from .processes import World, is_main
 
 CHECKPOINT = "checkpoint.safetensors"
 """what a fit can be taken up from again"""
@@ -40,6 +41,8 @@ BASELINE_LR = 0.02
 """learning rate of the baselines, in units of the spread of the states they stand for"""
 BATCH = {"cpu": 16, "cuda": 32}
 """texts of a step for each site, where no batch size is given"""
+SMALLEST = 128
+"""and how many there are at least, for a lens of few sites"""
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 
 
@@ -51,15 +54,15 @@ class Settings:
     """allowed divergence, in nats"""
     steps: int = 2000
     batch_size: int | None = None
-    """texts of a step, over all sites; by default 16 for each site on a CPU and 32 on a GPU"""
+    """texts of a step, over all sites; by default 16 for each site on a CPU and 32 on a GPU, at least 128"""
     lr: float = 1e-3
     """learning rate of the gate networks (Adam)"""
     hidden: int | None = None
     """hidden units of a gate network; by default a quarter of the model's width, as published"""
     anchor: float = 0.1
-    """weight of the baseline's prior, beside that of the divergence: an emptied text should say what the
-    model says on average. Without it (0, as published) a baseline can come to say one class by itself, and
-    texts of that class keep nothing"""
+    """weight of the baseline's prior while it warms up, beside that of the divergence: an emptied text
+    should say what the model says on average. Without it (0, as published) a baseline can come to say one
+    class by itself, and texts of that class keep nothing"""
     precision: str = "float32"
     """or "bfloat16": a lens learns on a copy of the model in bfloat16 and is judged on the model itself"""
     seed: int = 0
@@ -83,7 +86,7 @@ class Settings:
         return step < WARMING * self.steps
 
     def batch_on(self, device: torch.device, sites: int) -> int:
-        return self.batch_size or sites * BATCH.get(device.type, BATCH["cpu"])
+        return self.batch_size or max(SMALLEST, sites * BATCH.get(device.type, BATCH["cpu"]))
 
 
 class Diagnostic(NamedTuple):
@@ -133,13 +136,14 @@ class Training:
         self.parameters = list(self.probe.parameters())
         self.optimizer = _optimizer(objective, settings)
         self.offsets = Offsets(self.probe, settings.margin, settings.steps, objective.hard)
+        self.prices = Prices(len(self.probe.rows), self.device)
         self.step = 0
         self.history: list[dict[str, Any]] = []
         self._lost = torch.tensor(False, device=self.device)
 
     def run(self, show_progress: bool = False) -> None:
         """Train to the last step."""
-        with fast_products(), _progress(show_progress and is_main(), self) as report:
+        with fast_products(), self._watched(), _progress(show_progress and is_main(), self) as report:
             while self.step < self.settings.steps:
                 terms = self._one_step()
                 self.step += 1
@@ -148,6 +152,17 @@ class Training:
                     self._check_loss()
                 if self.step % self.settings.evaluate_every == 0 or self.step == self.settings.steps:
                     self._evaluate()
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Gradients are also computed for the biases, which the prices are set by."""
+        try:
+            for bias in self.probe.biases:
+                bias.requires_grad_(True)
+            yield
+        finally:
+            for bias in self.probe.biases:
+                bias.requires_grad_(False)
 
     def _check_loss(self) -> None:
         if self._lost:
@@ -158,7 +173,7 @@ class Training:
         them the baselines learn."""
         moved = terms.divergence + terms.hard / 2 + self.settings.anchor * terms.emptied
         cost = WEIGHT / self.settings.margin * moved
-        return (cost if warming else terms.kept + cost).sum()
+        return (cost if warming else self.prices.values * terms.kept + cost).sum()
 
     def _one_step(self) -> Terms:
         rate, warming = self.settings.rate(self.step), self.settings.warming(self.step)
@@ -168,13 +183,27 @@ class Training:
         loss = self.loss(terms, warming)
         self._lost.logical_or_(~torch.isfinite(loss.detach()))
         self.optimizer.zero_grad()
-        loss.backward()
+        if warming:
+            loss.backward()
+        else:
+            self._hold_margin(terms, loss, rate)
         self._share_gradients()
         self.optimizer.step()
-        if not warming:
-            hard = self.processes.summed(terms.hard.detach().float()) / self.processes.size
-            self.offsets.update(hard, rate)
         return terms
+
+    def _hold_margin(self, terms: Terms, loss: Tensor, rate: float) -> None:
+        """Backward, and what follows from the step for the biases and the prices."""
+        biases = self.probe.biases
+        grown = torch.autograd.grad(terms.kept.sum(), biases, retain_graph=True)
+        loss.backward(inputs=[*self.parameters, *biases])
+        pushed = [torch.zeros_like(bias) if bias.grad is None else bias.grad for bias in biases]
+        need = self.prices.values * torch.stack(grown) - torch.stack(pushed)
+        for bias in biases:
+            bias.grad = None
+        seen = torch.stack([terms.hard.detach().float(), need.float(), terms.slope.float()])
+        hard, need, slope = self.processes.summed(seen) / self.processes.size
+        self.prices.update(need, slope)
+        self.offsets.update(hard, rate)
 
     def _share_gradients(self) -> None:
         """Average gradients over processes; a parameter unused in one process counts as zero there."""
@@ -197,43 +226,55 @@ class Training:
     def _agree(self) -> None:
         """Give all processes the main one's weights: rounding must not make them differ."""
         if self.processes.size > 1:
-            for tensor in (*self.probe.state_dict().values(), self.offsets.divergence):
+            for tensor in (*self.probe.state_dict().values(), *self._controls().values()):
                 tensor.copy_(self.processes.from_main(tensor))
 
     def save(self) -> None:
         """Write a checkpoint; the file is whole or absent."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         assert self.file is not None
         tensors = {f"probe.{k}": v for k, v in self.probe.state_dict().items()}
         tensors |= {f"optimizer.{i}.{k}": v for i, k, v in self._optimizer_tensors()}
-        tensors["divergence"] = self.offsets.divergence
-        about = {
-            "step": self.step,
-            "history": self.history,
-            "made for": {**asdict(self.settings), **self.identity},
-        }
+        tensors |= self._controls()
+        about = Checkpoint(step=self.step, history=self.history, made_for=self._made_for)
         held = {name: value.detach().contiguous().cpu() for name, value in tensors.items()}
         with whole(self.file) as part:
-            save_file(held, part, metadata={"training": json.dumps(about)})
+            part.write_bytes(save(held, metadata={"training": about.model_dump_json()}))
 
     def resume(self) -> bool:
         """Take up the checkpoint in the folder, if there is one; False if there is none."""
-        from safetensors import safe_open
-
         if self.file is None or not self.file.exists():
             return False
-        with safe_open(self.file, "pt", device=str(self.device)) as f:
-            about = json.loads(f.metadata()["training"])
-            tensors = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118
-        _check_same(about["made for"], {**asdict(self.settings), **self.identity}, self.file)
-        self.step, self.history = about["step"], about["history"]
-        self.offsets.divergence.copy_(tensors["divergence"])
+        about, tensors = _read_checkpoint(self.file, self.device)
+        _check_same(about.made_for, self._made_for, self.file)
+        if about.step > self.settings.steps:
+            raise _damaged(self.file, f"it is of step {about.step}, after the last")
+        try:
+            self._take_up(tensors)
+        except (KeyError, IndexError, RuntimeError, ValueError) as error:
+            raise _damaged(self.file, f"its tensors are not those of this fit ({error!r:.80})") from error
+        self.step, self.history = about.step, about.history
+        return True
+
+    def _take_up(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, control in self._controls().items():
+            control.copy_(tensors[name])
         self.probe.load_state_dict(_under(tensors, "probe."))
         for name, value in _under(tensors, "optimizer.").items():
             index, key = name.split(".", 1)
-            self.optimizer.state[self.parameters[int(index)]][key] = value.cpu() if key == "step" else value
-        return True
+            owner = self.parameters[int(index)]
+            if key != "step" and value.shape != owner.shape:
+                raise ValueError(f"{name} has the shape {tuple(value.shape)}")
+            self.optimizer.state[owner][key] = value.cpu() if key == "step" else value
+
+    @property
+    def _made_for(self) -> dict[str, Any]:
+        return {**asdict(self.settings), **self.identity}
+
+    def _controls(self) -> dict[str, Tensor]:
+        """What the margin is held with, beside the biases."""
+        return {"divergence": self.offsets.divergence, "need": self.prices.need, "slope": self.prices.slope}
 
     def _optimizer_tensors(self) -> Iterator[tuple[int, str, Tensor]]:
         for i, p in enumerate(self.parameters):
@@ -253,6 +294,34 @@ def _optimizer(objective: LensObjective, settings: Settings) -> torch.optim.Opti
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+class Checkpoint(FileModel):
+    """How far a fit is, as a checkpoint says it."""
+
+    step: Annotated[int, Field(ge=0)]
+    history: list[dict[str, Any]]
+    made_for: dict[str, Any]
+    """the settings, and what they were used on"""
+
+
+def _read_checkpoint(file: Path, device: torch.device) -> tuple[Checkpoint, dict[str, Tensor]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "pt", device=str(device)) as f:
+            about = (f.metadata() or {}).get("training", "")
+            tensors = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise _damaged(file, " ".join(str(error).split())[:200]) from error
+    bad = [name for name, value in tensors.items() if not torch.isfinite(value).all()]
+    if bad:
+        raise _damaged(file, f"{bad[0]} has values that are no finite numbers")
+    return parse(Checkpoint, about.encode(), file, TrainingError), tensors
+
+
+def _damaged(file: Path, why: str) -> TrainingError:
+    return TrainingError(f"the checkpoint {file} is damaged: {why}; remove it to begin anew")
 
 
 def _check_same(saved: Mapping[str, Any], given: Mapping[str, Any], file: Path) -> None:
