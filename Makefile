@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all lint bench
+.PHONY: demo test test-all lint docs bench
 
 # The packaged model is small: more threads would mostly wait for each other.
 demo: $(STAMP)
@@ -21,6 +21,10 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy src
 
+# Any warning ends the build.
+docs: $(VENV)/.docs
+	$(BIN)/python -m mkdocs build --strict --quiet
+
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
@@ -29,4 +33,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -c constraints.txt torch
 	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
+	touch $@
+
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/python -m pip install -c constraints.txt -e ".[docs]"
 	touch $@

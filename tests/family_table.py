@@ -25,11 +25,15 @@ TASKS = {
 
 HEAD = """# Model families and tasks
 
-Written by the test run (`make test-all`), not by hand: every registered method on a tiny random model of
-every family with each of its heads. A cell says for how many of the methods the contract holds: scores are
-finite, one a token and site; they do not depend on padding, batch or repetition; the model comes back as it
-was, also after an exception. A method may say that it does not apply: what it says is listed below.
-An empty cell means that the family has no such head.
+`make test-all` writes this page. The tests run every method on a tiny random model of every family, with
+each of its heads. A cell says for how many methods these checks hold:
+
+- Scores are finite, one for each token and site.
+- Scores do not depend on padding, on the batch or on repetition.
+- The model is left unchanged, also after an error.
+
+Where a method does not apply, it says why. The messages are listed below the table. An empty cell means that
+the family has no such head.
 """
 
 

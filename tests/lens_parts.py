@@ -10,7 +10,7 @@ from masklens.diffmask.lens import _new_probe
 from masklens.diffmask.networks import LIMIT, SCALE, Over, Probe, rows_for
 from masklens.diffmask.objective import FrozenTexts, LensObjective
 from masklens.diffmask.trainer import Settings
-from masklens.subject import Subject
+from masklens.model.subject import Subject
 
 QUICK = Settings(margin=0.05, steps=40, batch_size=16, evaluate_every=10, lr=1e-2, hidden=8)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from masklens.encoding import Batch
-from masklens.subject import Subject
-from masklens.tap import Point
-from masklens.tasks import BinaryClassification
+from masklens.model.batch import Batch
+from masklens.model.subject import Subject
+from masklens.model.tap import Point
+from masklens.tasks.classification import BinaryClassification
 
 DECISIVE = 7
 

@@ -1,16 +1,20 @@
 """The command line: quick help, clean output, one-line errors."""
 
+import ast
+import io
 import json
 import os
+import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner
 
-from masklens.cli import app
+from masklens.cli.main import app
 from records import make
 
 HEAVY = ("torch", "transformers", "captum", "accelerate", "pyarrow", "matplotlib", "numpy")
@@ -27,7 +31,7 @@ def run_python(code):
 def test_help_imports_nothing_heavy_and_is_quick():
     code = f"""
 import sys, time
-from masklens.cli import app
+from masklens.cli.main import app
 try:
     app(["--help"])
 except SystemExit:
@@ -36,7 +40,7 @@ print([name for name in {HEAVY} if name in sys.modules], time.process_time(), fi
 """
     done = run_python(code)
     loaded, seconds = done.stderr.rsplit(maxsplit=1)
-    assert "reproduce" in done.stdout
+    assert "evaluate" in done.stdout
     assert loaded == "[]"
     assert float(seconds) < 0.5  # processor time, so that a busy machine does not decide the result
 
@@ -68,7 +72,187 @@ def test_methods_as_json_and_as_table():
     listed = json.loads(call("methods", "--json").stdout)
     assert sorted(method["name"] for method in listed) == sorted(masklens.methods())
     assert all(set(method) == {"name", "summary", "cost", "needs", "paper"} for method in listed)
-    assert "summary" in call("methods").stdout
+
+
+def test_methods_are_listed_by_kind_with_whole_names(monkeypatch):
+    import masklens
+
+    monkeypatch.setenv("COLUMNS", "80")
+    short, whole = call("methods").stdout, call("methods", "--all").stdout
+    presets = {name for name in masklens.methods() if name.startswith(("allennlp_", "thermostat_"))}
+    assert all(f"  {name} " in whole for name in masklens.methods())
+    assert not any(name in short for name in presets) and f"{len(presets)} more" in short
+    assert all(f"  {name} " in short for name in set(masklens.methods()) - presets)
+    assert max(map(len, whole.splitlines())) <= 80
+    assert short.index("Learned masks") < short.index("Gradients") < short.index("Tokens taken away")
+    assert short.index("  gradient ") < short.index("  integrated_gradients ") < short.index("  guan ")
+
+
+def test_one_method_is_described_with_its_options():
+    said = " ".join(call("methods", "erasure").stdout.split())
+    assert "beam none for long texts: keep only that many sets" in said and "budget 100000" in said
+    found = json.loads(call("methods", "decoded_gradcam", "--json").stdout)
+    assert found["options"]["score"] == "gradcam" and found["meanings"]["lm_head"].startswith("the language")
+    assert "a fitted lens (--lens), or time" in call("methods", "diffmask").stdout
+    assert call("methods", "nothing").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "command", ["demo", "explain", "report", "serve", "fit", "evaluate", "corpus", "methods"]
+)
+def test_help_has_two_examples_and_no_types_of_python(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    said = call(command, "--help").stdout
+    assert said.count(f" masklens {command}") >= 2 and "Examples" in said
+    assert not re.search(r"<(str|int|bool|float|path|list)|list\[", said)
+    assert "─ Output ─" in said or command == "serve"
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("give Subject truncate=True to cut it", "give --truncate to cut it"),
+        ("with windows=128", "with --windows 128"),
+        ("diffmask without lens= learns", "diffmask without --lens learns"),
+        ("give lm_head= the model", "give --lm-head the model"),
+        ("over='rows'; use 'inputs'", "--over 'rows'; use 'inputs'"),
+        ("Raise budget=, or give beam=", "Raise --option budget=, or give --option beam="),
+        ("baselines='x' is not known", "--option baselines='x' is not known"),
+        ("give trust_remote_code=True", "give --trust-remote-code"),
+        ("no scores at site 3", "no scores at block 2"),
+        ("unknown site [9]; this subject has sites (0, 1, 2)",
+         "unknown layer block 8; this subject has words, embeddings, block 1"),
+        ("sites [0, 4] are over", "words, block 3 are over"),
+    ],
+)  # fmt: skip
+def test_messages_name_options_and_layers(message, told):
+    from masklens.cli.wording import in_options
+    from masklens.methods.registry import load_all
+
+    load_all()
+    assert in_options(message) == told
+
+
+PYTHON_ONLY = (
+    "attn_implementation=", "register_family", "value=", "by=", "replace='mask'", "precision=", "recipe=",
+    "validation=", "device_map=",
+)  # fmt: skip
+"""arguments that no command passes on, and advice that is about Python"""
+
+
+def test_no_message_of_the_library_reaches_the_user_with_an_argument_of_python():
+    """Every message that is raised or warned with `name=` in it is translated."""
+    from masklens.cli.wording import in_options
+    from masklens.methods.registry import load_all
+
+    load_all()
+    root = Path(__file__).parents[1] / "src" / "masklens"
+    raised = [
+        text
+        for file in root.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for text in messages(node)
+    ]
+    assert sum("truncate=True" in text for text in raised) >= 2  # so that the test can fail
+    left = [text for text in map(in_options, raised) if re.search(r"(?<!option )\b[a-z_]+=(?!=)", text)]
+    assert [text for text in left if not any(name in text for name in PYTHON_ONLY)] == []
+
+
+def messages(node):
+    """The text of an exception that is raised, or of a warning."""
+    if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+        parts = node.exc.args[:1]
+    elif isinstance(node, ast.Call) and ast.unparse(node.func) == "warnings.warn":
+        parts = node.args[:1]
+    else:
+        return
+    for part in parts:
+        constants = [one.value for one in ast.walk(part) if isinstance(one, ast.Constant)]
+        yield "".join(one for one in constants if isinstance(one, str))
+
+
+def test_a_warning_is_one_line_without_source(monkeypatch):
+    fake_explanations(monkeypatch)
+    from masklens.reports import ways
+
+    def explain(_subject, texts, method, **options):
+        warnings.warn("something about lens=\nand more", stacklevel=1)
+        return [make(text=text, method=method) for text in texts]
+
+    monkeypatch.setattr(ways, "explain", explain)
+    done = call("explain", "--model", "m", "one", "--method", first_method())
+    assert done.stderr == "warning: something about --lens and more\n"
+
+
+def test_a_wait_is_shown_on_a_terminal_alone(monkeypatch):
+    from masklens.cli.console import waiting
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setenv("TERM", "xterm")
+        with waiting("loading the model"):
+            pass
+        assert ("loading the model ..." in stream.getvalue()) is shown
+
+
+def test_loading_weights_shows_no_bar():
+    done = subprocess.run(
+        [sys.executable, "-m", "masklens", "explain", "good", "--method", "gradient", "--json"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_texts_come_from_standard_input(monkeypatch):
+    from masklens import reading
+
+    reading._standard_input.cache_clear()
+    fake_explanations(monkeypatch)
+    common = ["explain", "--model", "m", "--method", first_method(), "--json"]
+    done = CliRunner().invoke(app, [*common, "--input", "-"], input="one\n\ntwo\r\n")
+    assert [row["text"] for row in json.loads(done.stdout)] == ["one", "two"], done.stderr
+    reading._standard_input.cache_clear()
+    assert CliRunner().invoke(app, [*common, "--input", "-"], input="").exit_code == 2
+    done = CliRunner().invoke(app, [*common, "-"], input="one\n")
+    assert done.exit_code == 2 and "give --input -" in done.stderr
+
+
+def test_options_of_a_method(monkeypatch):
+    fake_explanations(monkeypatch)
+    common = ("explain", "--model", "m", "a", "--method", "lime", "--method", "occlusion", "--json")
+    lime, occlusion = json.loads(call(*common, "--option", "n_samples=7", "--option", "baselines=pad").stdout)
+    assert lime["settings"]["n_samples"] == 7 and "n_samples" not in occlusion["settings"]
+    assert lime["settings"]["baselines"] == occlusion["settings"]["baselines"] == "pad"
+    assert "has an option 'beam'" in call(*common, "--option", "beam=3").stderr
+    assert "NAME=VALUE" in call(*common, "--option", "beam").stderr
+
+
+def test_an_evaluation_fits_the_terminal(monkeypatch, capsys):
+    from masklens.cli.console import show
+    from masklens.evaluation.table import Cell, Table
+
+    monkeypatch.setenv("COLUMNS", "80")
+    cells = {f"metric_{i}": Cell(0.5, 0.25, 0.75, 0.01) for i in range(5)}
+    show(Table({"gradcam@7": cells, "random": cells}, seconds={"gradcam@7": 1.5}))
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    assert "gradcam, block 6" in said and "@" not in said and "1.50" in said
+    assert all(name in said for name in cells)
+
+
+def test_layers_of_a_corpus_run_are_named():
+    from masklens.cli.corpus import site_number
+    from masklens.errors import SiteError
+    from masklens.layers import site_name
+
+    assert [site_number(site_name(site)) for site in range(5)] == list(range(5))
+    for wrong in ("3", "block", "block 0", "layer 2"):
+        with pytest.raises(SiteError, match="block 3"):
+            site_number(wrong)
 
 
 @pytest.mark.parametrize(
@@ -92,15 +276,18 @@ def test_a_mistake_is_one_line_on_standard_error(arguments, message):
 
 def test_unknown_options_and_choices_have_exit_code_2():
     assert call("explain", "--nonsense").exit_code == 2
-    assert call("reproduce", "nonsense", "--out", "x").exit_code == 2
 
 
 def fake_explanations(monkeypatch):
     """Put a stand-in for the model and the computation behind the command."""
     import masklens
-    from masklens import evaluation, explaining, reporting, subject
-    from masklens.evaluation.verifying import Verification
-    from masklens.tasks import Classification
+    from masklens import evaluation
+    from masklens.evaluation.verify import Verification
+    from masklens.methods import explain as explaining
+    from masklens.model import subject
+    from masklens.reports import report as reporting
+    from masklens.reports import ways
+    from masklens.tasks.classification import Classification
 
     def explain(_subject, texts, method, **options):
         print("a library that talks on standard output")
@@ -113,8 +300,13 @@ def fake_explanations(monkeypatch):
     model.task = Classification(())
     monkeypatch.setattr(subject.Subject, "from_pretrained", lambda path, device=None, **how: model)
     monkeypatch.setattr(explaining, "explain", explain)
+
+    def verify_sites(_subject, found, sites, keep=0.5, replace="mask", guard=None):
+        return [verify(_subject, found, keep, replace, site, guard) for site in sites]
+
+    monkeypatch.setattr(ways, "explain", explain)
     monkeypatch.setattr(evaluation, "verify", verify)
-    monkeypatch.setattr(reporting, "verify", verify)
+    monkeypatch.setattr(reporting, "verify_sites", verify_sites)
     assert masklens.explain is explain
 
 
@@ -204,7 +396,7 @@ def complete(*words):
     code = f"""
 import sys
 sys.argv = ["masklens"]
-from masklens.cli import main
+from masklens.cli.main import main
 try:
     main()
 finally:
@@ -218,7 +410,7 @@ finally:
 
 def test_the_shell_completes_commands_options_choices_and_methods():
     assert complete("ex") == ["explain"]
-    assert {"fit", "serve", "reproduce"} <= set(complete(""))
+    assert {"fit", "serve", "report"} <= set(complete(""))
     assert "--lm-head" in complete("explain", "--l")
     assert complete("fit", "--over", "") == ["inputs", "states"]
     assert complete("explain", "--method", "decoded") == ["decoded_gradcam"]
@@ -227,7 +419,7 @@ def test_the_shell_completes_commands_options_choices_and_methods():
 
 def test_completed_methods_are_the_registered_ones():
     import masklens
-    from masklens.completion import method_names
+    from masklens.cli.completion import method_names
 
     assert method_names() == masklens.methods()
 

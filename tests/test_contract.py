@@ -18,7 +18,7 @@ import torch
 import tiny
 from masklens import explain
 from masklens.errors import MethodError, ModelError
-from masklens.methods import METHODS, Method, Request, load_all
+from masklens.methods.registry import METHODS, Method, Request, load_all
 from restored import snapshot
 
 load_all()

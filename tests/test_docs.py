@@ -10,6 +10,7 @@ import csv
 import importlib.util
 import io
 import json
+import pkgutil
 import re
 import shlex
 import shutil
@@ -22,19 +23,23 @@ import pytest
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from masklens import packaged
-from masklens.cli import app
-from masklens.demo import read_reviews
+import masklens
+from masklens.cli.demo import read_reviews
+from masklens.cli.main import app
 from masklens.diffmask.lens import DiffMask
 from masklens.diffmask.trainer import Settings
+from masklens.methods import registry
+from masklens.model.default import HOME
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PAGES = [*TOP, *sorted((ROOT / "docs").rglob("*.md"))]
+RESULTS = sorted((ROOT / "results").glob("*/*.md"))
 FENCE = re.compile(
     r"(?:<!-- not run: (?P<why>[^>]+) -->\n+)?^```(?P<language>\w*)\n(?P<code>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
-RUN, SHOWN = ("python", "sh"), ("text",)
+RUN, SHOWN = ("python", "sh"), ("text", "diff")
 PLACEHOLDERS = {"PATH_OR_HUB_ID": "model", "PRETRAINED_LM": "model", "LENS_FOLDER": "model/lens-inputs"}
 NEEDS_LENS = re.compile(r"LENS_FOLDER|packaged|masklens (?:demo|serve|report|explain)(?!.*--model)")
 LIBRARIES = {"part_of_speech": "spacy"}
@@ -93,7 +98,7 @@ def run_shell(block, page):
 def model(tmp_path_factory):
     """The packaged model in full precision: in half, as it is kept, a CPU takes many times as long."""
     folder = tmp_path_factory.mktemp("packaged") / "model"
-    shutil.copytree(packaged.HOME, folder)
+    shutil.copytree(HOME, folder)
     weights = {name: tensor.float() for name, tensor in load_file(folder / "model.safetensors").items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -131,14 +136,21 @@ def quick_fit(monkeypatch):
     monkeypatch.setattr(DiffMask, "fit", classmethod(quick))
 
 
+@pytest.fixture
+def own_registry(monkeypatch):
+    """A page may register methods: they are gone after the test."""
+    registry.load_all()
+    monkeypatch.setattr(registry, "METHODS", dict(registry.METHODS))
+
+
 def slow_marked(page):
     return pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in SLOW else [])
 
 
 @pytest.mark.parametrize("page", [slow_marked(page) for page in PAGES if to_run(page)])
-def test_the_code_of_a_page_runs(page, folder, quick_fit):
+def test_the_code_of_a_page_runs(page, folder, quick_fit, own_registry):
     blocks, namespace = to_run(page), {"__name__": "docs"}
-    if any(NEEDS_LENS.search(b.code) for b in blocks) and not (packaged.HOME / "lens-inputs").exists():
+    if any(NEEDS_LENS.search(b.code) for b in blocks) and not (HOME / "lens-inputs").exists():
         pytest.skip("the packaged lenses are not there; recipes/default_model.py makes them")
     matplotlib.use("Agg")
     left_out = {library for block in blocks if (library := missing(block))}
@@ -162,12 +174,40 @@ def test_every_block_says_what_it_is(page):
     assert page.read_text(encoding="utf-8").count("\n```") == 2 * len(blocks_of(page))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES + RESULTS, ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_links_lead_somewhere(page):
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("folder", sorted((ROOT / "results").iterdir()), ids=lambda folder: folder.name)
+def test_a_folder_of_results_says_how_it_was_made(folder):
+    """A README with command, commit and settings; results as data and as a page; figures as PNG; no more."""
+    kinds = ("results.json", "results.md", "README.md", "*.png")
+    ignored = ("parts", "lenses", "kept", "gru")  # of a run in this folder, not committed
+    there = {path.name for path in folder.iterdir()} - set(ignored)
+    assert there == {path.name for kind in kinds for path in folder.glob(kind)} and len(there) >= 4
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    assert f"python -m experiments {folder.name} " in page and "Commit: " in page and "Settings: " in page
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    assert results["command"].startswith(f"python -m experiments {folder.name} ") and results["commits"]
+    figures = re.findall(r"\]\(([^)]+\.png)\)", (folder / "results.md").read_text(encoding="utf-8"))
+    assert sorted(figures) == sorted(path.name for path in folder.glob("*.png"))
+
+
+def test_pages_name_commands_that_are_there():
+    """`python -m experiments NAME`, `python -m benchmarks NAME` and files of benchmarks/ exist."""
+    for page in PAGES + RESULTS:
+        text = " ".join(page.read_text(encoding="utf-8").split())
+        for name in re.findall(r"python -m experiments (\w+)", text):
+            assert (ROOT / "experiments" / name / "experiment.py").exists(), f"{page}: {name}"
+        for name in re.findall(r"python -m benchmarks (\w+)", text):
+            assert (ROOT / "benchmarks" / f"bench_{name}.py").exists(), f"{page}: {name}"
+        for path in re.findall(r"benchmarks/[\w/]+\.py", text):
+            assert (ROOT / path).exists(), f"{page}: {path}"
+        assert "python -m benchmarks." not in text and "masklens reproduce" not in text, page
 
 
 def test_every_page_can_be_reached():
@@ -176,12 +216,16 @@ def test_every_page_can_be_reached():
     assert {page.name for page in PAGES} <= reached
 
 
-def test_the_reference_is_up_to_date():
-    path = ROOT / "docs" / "make_api.py"
-    spec = importlib.util.spec_from_file_location("make_api", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.PAGE.read_text(encoding="utf-8") == module.page(), "run: python docs/make_api.py"
+def test_every_public_name_is_on_a_reference_page():
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md")]
+    shown = set(re.findall(r"^::: masklens\.(\w+)$|^### `(\w+)\(\)`$", "\n".join(pages), re.MULTILINE))
+    assert {name for pair in shown for name in pair if name} >= set(masklens.__all__)
+
+
+def test_names_that_pages_show_exist():
+    for page in (ROOT / "docs" / "reference").glob("*.md"):
+        for path in re.findall(r"^::: ([\w.]+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            assert pkgutil.resolve_name(path) is not None, f"{page.name} shows {path}"
 
 
 def test_the_figures_for_choosing_are_those_of_the_results():

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from experiments.sst.treebank import read_split
 
 import masklens as ml
-from masklens import demo, packaged
-from masklens.reproduce.treebank import read_split
+from masklens.cli import demo
+from masklens.model.default import HOME, OVER
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +21,9 @@ def subject():
 def test_it_is_small_and_in_half_precision():
     from safetensors import safe_open
 
-    files = [path for path in packaged.HOME.parent.rglob("*") if path.is_file()]
+    files = [path for path in HOME.parent.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 32_000_000
-    with safe_open(packaged.HOME / "model.safetensors", "pt") as f:
+    with safe_open(HOME / "model.safetensors", "pt") as f:
         kinds = {f.get_tensor(name).dtype for name in f.keys()}  # noqa: SIM118
     assert kinds <= {torch.float16, torch.int64}
 
@@ -36,20 +37,20 @@ def test_it_reads_reviews(subject):
 
 
 def test_its_language_model_head_decodes_its_states(subject):
-    (found,) = ml.explain(subject, ["a fast , funny movie"], "decoded_gradcam", lm_head=packaged.HOME)
+    (found,) = ml.explain(subject, ["a fast , funny movie"], "decoded_gradcam", lm_head=HOME)
     own = ml.explain(subject, ["a fast , funny movie"], "decoded_gradcam")[0]
     assert found.scores.max() > 0
     np.testing.assert_allclose(found.scores, own.scores, atol=1e-6)
 
 
-@pytest.mark.parametrize("over", packaged.OVER)
+@pytest.mark.parametrize("over", OVER)
 def test_its_lenses_keep_their_margins(subject, over):
-    lens = packaged.lens(subject, over)
+    lens = ml.DiffMask.default(subject, over)
     assert lens.sites == subject.sites and lens.over == over
     assert all(d.ok and d.divergence <= lens.settings.margin for d in lens.diagnostics)
     assert min(d.kept for d in lens.diagnostics) < 0.6
     texts, _ = demo.read_reviews()
-    proofs = lens.verify(lens.explain(texts))
+    proofs = ml.verify(lens.subject, lens.explain(texts), replace=lens)
     assert np.mean([proof.prediction_kept for proof in proofs]) >= 0.8
     assert np.mean([proof.share_removed for proof in proofs]) >= 0.3
 
@@ -58,7 +59,7 @@ def test_its_lenses_keep_their_margins(subject, over):
 def test_the_demo_ends_in_a_report_and_a_summary(tmp_path):
     from typer.testing import CliRunner
 
-    from masklens.cli import app
+    from masklens.cli.main import app
 
     done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--json"])
     assert done.exit_code == 0, done.output

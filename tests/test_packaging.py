@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,8 @@ def wheel(tmp_path_factory):
     for name in SOURCES:
         shutil.copy(ROOT / name, folder)
     shutil.copytree(ROOT / "src" / "masklens", folder / "src" / "masklens")
+    for name in ("experiments", "benchmarks"):  # as in a clone: what is beside src must not get in
+        shutil.copytree(ROOT / name, folder / name)
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", folder, cwd=folder)
     return next((folder / "dist").glob("*.whl"))
 
@@ -57,6 +60,13 @@ def binaries(wheel, tmp_path_factory):
     return scripts
 
 
+def test_the_wheel_has_the_package_and_nothing_else(wheel):
+    """Neither the laboratory nor benchmarks, tests or results, though they are beside the package here."""
+    with zipfile.ZipFile(wheel) as archive:
+        tops = {name.split("/")[0] for name in archive.namelist()}
+    assert tops == {"masklens", f"masklens-{wheel.name.split('-')[1]}.dist-info"}
+
+
 def test_the_wheel_is_what_is_imported(binaries, tmp_path):
     where = run(binaries / "python", "-c", "import masklens; print(masklens.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(binaries.parent)
@@ -72,5 +82,5 @@ def test_the_command_runs(binaries, tmp_path):
 
 
 def test_the_viewer_is_in_the_wheel(binaries, tmp_path):
-    code = "from masklens.viz.report import report_data, report_html; print(report_html(report_data([]), {}))"
+    code = "from masklens.reports.page import *; print(report_html(report_data([]), {}))"
     assert "</html>" in run(binaries / "python", "-c", code, cwd=tmp_path)

@@ -15,9 +15,9 @@ import masklens as ml
 import tiny
 from hostile import FORBIDDEN, HOSTILE
 from masklens.attribution import Attribution
-from masklens.corpus.rows import Columns, read_rows
 from masklens.errors import MasklensError, TargetError, TextError
-from masklens.viz.report import Entry, report_data, report_html
+from masklens.reading import Columns, read_rows
+from masklens.reports.page import Entry, report_data, report_html
 
 quick = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 

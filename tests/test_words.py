@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import tiny
 from masklens.attribution import Attribution
-from masklens.encoding import TokenizerEncoder
+from masklens.model.batch import TokenizerEncoder
 from masklens.words import units, word_groups
 
 KINDS = {

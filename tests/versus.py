@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import sevens
-from masklens.subject import Subject
+from masklens.model.subject import Subject
 
 
 class SevenVersusThree(nn.Module):

@@ -19,10 +19,10 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import masklens as ml
-from masklens.jobs import Queue
-from masklens.reporting import choose, explain_ways, ways
-from masklens.serve import application, bound, explainer
-from masklens.texts import read_texts
+from masklens.reading import read_texts
+from masklens.reports.queue import Queue
+from masklens.reports.serve import application, bound, explainer
+from masklens.reports.ways import choose, explain_ways, ways
 
 HERE = Path(__file__).parent
 SIZES = ((1440, 900), (900, 900), (400, 800))

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from .attribution import Attribution, load, save
     from .diffmask.lens import DiffMask
     from .evaluation import evaluate, verify
-    from .explaining import explain
-    from .families import register_family
-    from .long_contexts import windows
-    from .reporting import report
-    from .subject import Subject
+    from .methods.explain import explain
+    from .model.families import register_family
+    from .model.subject import Subject
+    from .model.windows import windows
+    from .reports.report import report
 
     def methods() -> list[str]:
         """The names of the registered methods."""
 
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Attribution",
     "DiffMask",
@@ -47,15 +47,15 @@ __all__ = [
 _HOME = {
     "Attribution": "attribution",
     "DiffMask": "diffmask.lens",
-    "Subject": "subject",
+    "Subject": "model.subject",
     "evaluate": "evaluation",
-    "explain": "explaining",
+    "explain": "methods.explain",
     "load": "attribution",
-    "register_family": "families",
-    "report": "reporting",
+    "register_family": "model.families",
+    "report": "reports.report",
     "save": "attribution",
     "verify": "evaluation",
-    "windows": "long_contexts",
+    "windows": "model.windows",
 }
 
 

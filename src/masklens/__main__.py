@@ -1,6 +1,6 @@
 """`python -m masklens` is the same as the `masklens` command."""
 
-from .cli import main
+from .cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -1,11 +1,11 @@
-"""What kinds of tokens explanations point to: attributions grouped by part of speech, label or layer.
+"""Which kinds of tokens get high scores: attributions grouped by part of speech, label or layer.
 
     table = analysis.by_part_of_speech(lens.explain(texts))   # needs spaCy and its English model
     table = analysis.by_label(out, labels)                    # a label a token, or (start, end, label) spans
     table = analysis.by_layer(out)
     print(table); table.plot().savefig("x.png"); table.to_pandas()
 
-With keep probabilities of a lens, the sum over sites is the number of layers that keep a token, on average
+For a lens, the sum of a token's scores over sites is the expected number of sites that keep the token
 (De Cao et al. 2020, Figures 4 and 5).
 """
 
@@ -18,12 +18,13 @@ from typing import Any, Literal
 import numpy as np
 
 from .attribution import Attribution
+from .bootstrap import token_interval
 from .errors import MethodError
 
 Span = tuple[int, int, str]
-"""start and end, as characters of the text, and the label"""
+"""the first character, the end, and the label"""
 Labels = Sequence[str | None] | Sequence[Span]
-"""of one text: a label a token (None: left out), or spans"""
+"""of one text: a label for each token (None leaves it out), or spans"""
 Value = Literal["sum", "mean", "deepest"]
 
 VALUES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -31,7 +32,7 @@ VALUES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "mean": lambda scores: scores.mean(0),
     "deepest": lambda scores: scores[-1],
 }
-"""from scores (sites, tokens) to one value a token"""
+"""from scores (sites, tokens) to one value for each token"""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Group:
 class GroupTable:
     """Groups of tokens and how they score.
 
-    table["ADJ"].mean; print(table); table.to_dict(); table.to_pandas(); table.plot()
+    `table["ADJ"].mean` is one figure.
     """
 
     groups: tuple[Group, ...]
@@ -80,7 +81,7 @@ class GroupTable:
         return "\n".join(lines)
 
     def ordered(self, names: Sequence[str] | None = None) -> GroupTable:
-        """The same groups, those named first and in that order, the others by mean, the largest first."""
+        """The same groups in another order: the named ones first, then the others, largest mean first."""
         place = {name: i for i, name in enumerate(names or ())}
         order = sorted(self.groups, key=lambda g: (place.get(g.name, len(place)), -g.mean))
         return GroupTable(tuple(order), self.sites, self.value, self.by)
@@ -98,7 +99,7 @@ class GroupTable:
         }
 
     def to_pandas(self) -> Any:
-        """A DataFrame with one row a group; columns of sites are named by their number."""
+        """A DataFrame with one row for each group. The columns of sites have the number of the site."""
         import pandas
 
         rows = {
@@ -109,8 +110,8 @@ class GroupTable:
         return pandas.DataFrame.from_dict(rows, orient="index").rename_axis(self.by)
 
     def plot(self, ax: Any = None, title: str | None = None, axis: str | None = None) -> Any:
-        """Bars of the means with their intervals; returns the figure."""
-        from .viz.bars import draw
+        """Draw the means as bars with their intervals, and return the figure."""
+        from .reports.bars import draw
 
         names = {"sum": "sum of scores over sites", "deepest": "score at the deepest site"}
         return draw(self.groups, ax, title, axis or names.get(self.value, "mean score"))
@@ -126,11 +127,11 @@ def by_label(
     """Group tokens by labels of their own.
 
     Args:
-        labels: for each text a label a token (None leaves a token out), or spans (start, end, label) in
-            characters of the text; a token gets the label of the span that it shares most characters with.
+        labels: for each text, one label for each token (None leaves a token out), or spans (start, end,
+            label) in characters. A token gets the label of the span that it shares most characters with.
         value: what is averaged: the "sum" of a token's scores over sites, their "mean", or the score at the
             "deepest" site.
-        special: whether special tokens such as [CLS] are groups of their own; else they are left out.
+        special: whether special tokens such as [CLS] are groups of their own; if not, they are left out.
     """
     if len(attributions) != len(labels):
         raise MethodError(f"{len(labels)} sets of labels for {len(attributions)} attributions; give one each")
@@ -150,8 +151,8 @@ def by_part_of_speech(
 ) -> GroupTable:
     """Group tokens by universal part-of-speech tag, aligned by character offsets.
 
-    `nlp` is a spaCy pipeline; by default its small English one, which must be installed. Of pairs, `segment`
-    takes the tokens of the first (0) or second (1) text only.
+    `nlp` is a spaCy pipeline. The default is the small English one, which must be installed. For pairs,
+    `segment` selects the tokens of the first (0) or second (1) text.
     """
     if segment is not None:
         attributions = [_of_segment(a, segment) for a in attributions]
@@ -213,7 +214,7 @@ def aligned(attribution: Attribution, spans: Iterable[Span]) -> list[str | None]
 
 
 def token_labels(attribution: Attribution, labels: Labels, special: bool) -> list[str | None]:
-    """One label a token; a special token's is its own name, or None."""
+    """One label for each token. The label of a special token is its own name, or None."""
     each: list[str | None]
     if labels and isinstance(labels[0], tuple):
         each = aligned(attribution, labels)  # type: ignore[arg-type]
@@ -231,7 +232,7 @@ def token_labels(attribution: Attribution, labels: Labels, special: bool) -> lis
 def _table(
     attributions: Sequence[Attribution], labels: Sequence[Sequence[str | None]], value: Value, by: str
 ) -> GroupTable:
-    """Group what was labelled; the groups in the order of their means."""
+    """Group the labelled tokens, with the groups in the order of their means."""
     names = dict.fromkeys(label for one in labels for label in one if label is not None)
     if not names:
         raise MethodError("no token has a label; labels or spans must cover some of the texts' tokens")
@@ -245,20 +246,10 @@ def _table(
 
 
 def _group(name: str, values: Sequence[np.ndarray], sites: tuple[float, ...]) -> Group:
-    """From the values of a group's tokens, text by text."""
+    """The group whose tokens have these values, given text by text."""
     every = np.concatenate(values).astype(float)
-    low, high = _interval(values)
+    low, high = token_interval(values)
     return Group(name, len(every), float(every.mean()), float(every.std()), low, high, sites)
-
-
-def _interval(values: Sequence[np.ndarray], draws: int = 1000) -> tuple[float, float]:
-    """95% interval of the mean over tokens; texts that have such tokens are drawn with replacement."""
-    sums = np.array([v.sum(dtype=float) for v in values if len(v)])
-    counts = np.array([len(v) for v in values if len(v)])
-    chosen = np.random.default_rng(0).integers(len(sums), size=(draws, len(sums)))
-    means = sums[chosen].sum(1) / counts[chosen].sum(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
 
 
 def _same_sites(attributions: Sequence[Attribution]) -> None:

@@ -1,29 +1,38 @@
-"""The record that every method returns: tokens, sites and scores of one text. Knows nothing about torch."""
+"""The record that every method returns: tokens, sites and scores of one text. It does not need torch."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from .errors import FileError
-from .files import whole
+from .files import FileModel, PlainText, check_writable, encodable, validate, whole
+from .reading import Columns, records
 from .words import word_groups, word_span
 
 Text = str | tuple[str, str]
+
+MOST_TOKENS = 10**6
+LARGEST_SCORE = float(np.finfo(np.float32).max)
+MOST_CELLS = 2 * 10**7
+"""what one file may take of memory, in scores: about 300 MB"""
+CELLS_OF_A_TOKEN, CELLS_OF_A_TEXT = 10, 50
+"""what else is kept of a token and of a text, in scores"""
 
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
     """Scores of one text's tokens at one or more sites.
 
-    Offsets are character positions in the text the token comes from (`segments` says which of a pair); a
-    token that stands for no characters, such as [CLS], has an empty span.
+    Offsets are character positions in the text that the token comes from. For a pair, `segments` says which
+    text that is. A token that stands for no characters, such as [CLS], has an empty span.
     """
 
     text: Text
@@ -40,7 +49,7 @@ class Attribution:
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     merge: str = "sum"
-    """how sub-word scores become a word's: "sum" for shares of the output, "max" for probabilities"""
+    """how the scores of sub-words become the score of a word: "sum" for shares, "max" for probabilities"""
     parts: tuple[str, ...] = ()
     """what the two texts of a pair are called, such as question and passage; empty for a single text"""
 
@@ -65,9 +74,9 @@ class Attribution:
         return self.scores[self.sites.index(site)]
 
     def words(self, merge: str | None = None) -> Attribution:
-        """The same record over words: the tokens of one word of the text are merged (see `words`).
+        """The same record with words in place of tokens: the scores of a word's tokens are merged.
 
-        `merge` is "sum", "max" or "mean"; by default what the method says is right for its scores.
+        `merge` is "sum", "max" or "mean". The default is the one that suits the method's scores.
         """
         sources = (self.text,) if isinstance(self.text, str) else self.text
         groups = word_groups(sources, self.tokens, self.offsets, self.segments, self.special)
@@ -85,16 +94,16 @@ class Attribution:
         )
 
     def plot(self, ax: Any = None, words: bool = False, per_site: bool = False) -> Any:
-        """Draw the heat map (one site: coloured tokens; several: sites x tokens); returns the axes.
+        """Draw the heat map and return its axes: coloured tokens for one site, sites x tokens for several.
 
-        `per_site` divides each site's scores by the site's largest.
+        `per_site` divides the scores of each site by the largest score of that site.
         """
-        from .viz.heatmap import plot
+        from .reports.heatmap import plot
 
         return plot(self.words() if words else self, ax=ax, per_site=per_site)
 
     def _repr_html_(self) -> str:
-        from .viz.fragment import fragment
+        from .reports.fragment import fragment
 
         return fragment(self)
 
@@ -109,7 +118,7 @@ def _word(attribution: Attribution, group: Sequence[int], span: tuple[int, int])
 
 
 def record(attribution: Attribution) -> dict[str, Any]:
-    """The attribution for JSON: lists, strings and numbers; scores that are not finite become None."""
+    """The attribution as lists, strings and numbers, for JSON. Scores that are not finite become None."""
     scores = attribution.scores.astype(object)
     scores[~np.isfinite(attribution.scores)] = None
     return {**asdict(attribution), "scores": scores.tolist(), "settings": dict(attribution.settings)}
@@ -117,38 +126,98 @@ def record(attribution: Attribution) -> dict[str, Any]:
 
 def _row(attribution: Attribution) -> dict[str, Any]:
     """The attribution for columns of one type each."""
-    row = {**asdict(attribution), "scores": attribution.scores.tolist()}
+    row = record(attribution)
     row["text"] = [attribution.text] if isinstance(attribution.text, str) else list(attribution.text)
     row["settings"] = json.dumps(attribution.settings, sort_keys=True, default=str)
     return row
 
 
-def from_row(row: Mapping[str, Any]) -> Attribution:
-    """The attribution of a `record` or of a `_row`."""
-    text, settings = row["text"], row["settings"]
-    texts = [text] if isinstance(text, str) else text
-    return Attribution(
-        text=texts[0] if len(texts) == 1 else (texts[0], texts[1]),
-        tokens=tuple(row["tokens"]),
-        offsets=tuple((int(s), int(e)) for s, e in row["offsets"]),
-        special=tuple(bool(s) for s in row["special"]),
-        segments=tuple(int(s) for s in row["segments"]),
-        sites=tuple(int(s) for s in row["sites"]),
-        scores=np.asarray(row["scores"], dtype=np.float32).reshape(len(row["sites"]), len(row["tokens"])),
-        prediction=row["prediction"],
-        target=row["target"],
-        method=row["method"],
-        settings=json.loads(settings) if isinstance(settings, str) else settings,
-        merge=row["merge"],
-        parts=tuple(row.get("parts") or ()),
+Word = Annotated[PlainText, Field(max_length=10**6)]
+Site = Annotated[int, Field(ge=0, le=10**5)]
+Span = Annotated[list[int], Field(min_length=2, max_length=2)]
+
+
+class Saved(FileModel):
+    """An attribution as a file holds it: a `record` or a `_row`."""
+
+    model_config = ConfigDict(extra="ignore")  # a corpus run has columns of its own
+    text: (
+        Annotated[PlainText, Field(max_length=10**8)]
+        | Annotated[list[PlainText], Field(min_length=1, max_length=2)]
     )
+    tokens: Annotated[list[Word], Field(max_length=MOST_TOKENS)]
+    offsets: list[Span]
+    special: list[bool]
+    segments: list[Annotated[int, Field(ge=0, le=1)]]
+    sites: Annotated[list[Site], Field(min_length=1)]
+    scores: list[list[Annotated[float, Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE)] | None]]
+    prediction: Word
+    target: Word
+    method: Word
+    settings: dict[str, Any]
+    merge: Literal["sum", "max", "mean"]
+    parts: Annotated[list[Word], Field(max_length=2)] | None = None
+
+    @field_validator("settings", mode="before")
+    @classmethod
+    def _settings(cls, value: Any) -> Any:
+        return json.loads(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Saved:
+        texts, count = self.texts, len(self.tokens)
+        encodable(json.dumps(self.settings, ensure_ascii=False, default=str))
+        others: list[list[Any]] = [self.offsets, self.special, self.segments, *self.scores]
+        if any(len(one) != count for one in others):
+            raise ValueError(f"offsets, special, segments and scores must have {count} entries, one a token")
+        if len(self.scores) != len(self.sites) or len(set(self.sites)) < len(self.sites):
+            raise ValueError(
+                f"{len(self.scores)} lists of scores for the sites {self.sites}; one each is needed"
+            )
+        if max(self.segments, default=0) >= len(texts):
+            raise ValueError("a token comes from the second text, but there is one text")
+        for (start, end), segment in zip(self.offsets, self.segments, strict=True):
+            if not 0 <= start <= end <= len(texts[segment]):
+                raise ValueError(f"the offsets {start} to {end} are not in the text")
+        return self
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.text] if isinstance(self.text, str) else self.text
+
+    def attribution(self) -> Attribution:
+        first, *second = self.texts
+        return Attribution(
+            text=(first, second[0]) if second else first,
+            tokens=tuple(self.tokens),
+            offsets=tuple((start, end) for start, end in self.offsets),
+            special=tuple(self.special),
+            segments=tuple(self.segments),
+            sites=tuple(self.sites),
+            scores=np.array(self.scores, dtype=np.float32).reshape(len(self.sites), len(self.tokens)),
+            prediction=self.prediction,
+            target=self.target,
+            method=self.method,
+            settings=self.settings,
+            merge=self.merge,
+            parts=tuple(self.parts or ()),
+        )
+
+
+def from_row(row: Any, where: str) -> Attribution:
+    """The attribution of a `record` or of a `_row`; `where` names the row in an error."""
+    return validate(Saved, row, where).attribution()
 
 
 def save(attributions: Sequence[Attribution], path: str | os.PathLike[str]) -> Path:
-    """Write attributions to a .parquet or .json file; the file appears whole or not at all."""
+    """Write attributions to a .parquet or .json file; the file appears whole or not at all.
+
+    Scores that are not finite are written as null, and are read back as nan.
+    """
     path = Path(path)
     if path.suffix not in _WRITERS:
         raise FileError(f"cannot save attributions as {path.suffix or path.name!r}; use .parquet or .json")
+    check_writable(path)
     with whole(path) as part:
         _WRITERS[path.suffix](attributions, part)
     return path
@@ -158,7 +227,8 @@ def _write_parquet(attributions: Sequence[Attribution], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.Table.from_pylist([_row(a) for a in attributions], schema=schema(pa)), path)
+    table = pa.Table.from_pylist([_row(a) for a in attributions], schema=schema(pa))
+    pq.write_table(table, path, write_page_checksum=True)
 
 
 def _write_json(attributions: Sequence[Attribution], path: Path) -> None:
@@ -172,30 +242,31 @@ _WRITERS = {".parquet": _write_parquet, ".json": _write_json}
 def load(path: str | os.PathLike[str]) -> list[Attribution]:
     """Read what `save` wrote."""
     path = Path(path)
-    if not path.exists():
-        raise FileError(f"no file {path}")
-    if path.suffix not in _READERS:
+    if path.suffix not in _WRITERS:
         raise FileError(f"cannot load attributions from {path.suffix or path.name!r}; use .parquet or .json")
-    try:
-        return [from_row(row) for row in _READERS[path.suffix](path)]
-    except (KeyError, TypeError, ValueError, OSError, RecursionError) as error:
-        raise FileError(f"{path} does not hold attributions as masklens saves them ({error!r})") from error
+    return within_memory((from_row(row, where) for where, row in saved_rows(path)), path)
 
 
-def _read_parquet(path: Path) -> list[dict[str, Any]]:
-    import pyarrow.parquet as pq
+def within_memory(attributions: Iterable[Attribution], path: Path) -> list[Attribution]:
+    """All of them, unless there are so many that memory could run out: a small file can hold a lot."""
+    found, cells = [], 0
+    for one in attributions:
+        found.append(one)
+        cells += len(one.tokens) * (len(one.sites) + CELLS_OF_A_TOKEN) + CELLS_OF_A_TEXT
+        if cells > MOST_CELLS:
+            raise FileError(
+                f"{path} holds more than can be taken into memory at once: it was read up to its "
+                f"{len(found):,}th attribution. Save fewer texts to a file, or evaluate a corpus run"
+            )
+    return found
 
-    return pq.read_table(path).to_pylist()
 
-
-def _read_json(path: Path) -> list[dict[str, Any]]:
-    rows = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(rows, list):
-        raise ValueError(f"a list is needed, not {type(rows).__name__}")
-    return rows
-
-
-_READERS = {".parquet": _read_parquet, ".json": _read_json}
+def saved_rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """The rows of a file of attributions, some in memory at a time, and what each is called."""
+    for number, row in records(str(path), Columns(tuple(Saved.model_fields))):
+        if isinstance(row, str):
+            raise FileError(f"row {number} of {path} cannot be used: {row}")
+        yield f"row {number} of {path}", row
 
 
 def schema(pa: Any) -> Any:

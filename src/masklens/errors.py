@@ -6,7 +6,7 @@ class MasklensError(Exception):
 
 
 class SiteError(MasklensError):
-    """A site that does not exist, never fired, or cannot take the replacement it was given."""
+    """A site that does not exist, that the model never reached, or a replacement of another shape."""
 
 
 class OutputError(MasklensError):
@@ -26,7 +26,7 @@ class TargetError(MasklensError):
 
 
 class MethodError(MasklensError):
-    """An unknown method, an unknown option, or something a method needs and was not given."""
+    """An unknown method, an unknown option, or a missing input of a method."""
 
 
 class LensError(MasklensError):
@@ -38,8 +38,8 @@ class FileError(MasklensError):
 
 
 class TrainingError(MasklensError):
-    """Training cannot start or go on from what was given."""
+    """Training cannot start or continue."""
 
 
 class CorpusError(MasklensError):
-    """A corpus run that cannot start, go on, or be taken up again."""
+    """A corpus run that cannot start, continue or be resumed."""

@@ -1,20 +1,186 @@
-"""Files that appear whole or not at all."""
+"""Files: written whole or not at all, and read through models that check every field."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated, Any, BinaryIO, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+from .errors import FileError, MasklensError
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def encodable(text: str) -> str:
+    """JSON can hold half a surrogate pair, which no file of text can."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"it has a character that is none: {text[error.start]!a}") from error
+    return text
+
+
+PlainText = Annotated[str, AfterValidator(encodable)]
+"""a string that can be written in UTF-8"""
+
+
+class FileModel(BaseModel):
+    """What a file must hold: fields of the right types, no others, and finite numbers."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def validate(model: type[M], data: Any, where: object, error: type[MasklensError] = FileError) -> M:
+    """Data as a model; what does not fit is an error of the given type that names the place and the field."""
+    return _fitted(lambda: model.model_validate(data), where, error)
+
+
+def parse(model: type[M], content: bytes, where: object, error: type[MasklensError] = FileError) -> M:
+    """The same for JSON."""
+    return _fitted(lambda: model.model_validate_json(content), where, error)
+
+
+def _fitted(make: Callable[[], M], where: object, error: type[MasklensError]) -> M:
+    try:
+        return make()
+    except (ValidationError, MasklensError, RecursionError) as problem:
+        raise error(f"{where} cannot be used: {describe(problem)}") from problem
+
+
+def describe(error: Exception) -> str:
+    """The first problem that was found, in one line: the field, what is wrong, and what was there."""
+    if not isinstance(error, ValidationError):
+        return " ".join(str(error).split())
+    first = error.errors(include_url=False)[0]
+    field = ".".join(map(str, first["loc"]))
+    if first["type"] == "missing":
+        return f"there is no {field!r}"
+    message = first["msg"].removeprefix("Value error, ")
+    given = "" if first["type"] in ("value_error", "json_invalid") else f" ({first['input']!r:.60})"
+    return f"{field + ': ' if field else ''}{message}{given}"
+
+
+def reason(error: OSError) -> str:
+    """What the operating system says, without the path."""
+    return error.strerror or str(error) or type(error).__name__
+
+
+def is_url(path: str) -> bool:
+    return "://" in path
+
+
+def open_binary(path: str) -> BinaryIO:
+    """Open a local file, or a URL that fsspec knows, for reading."""
+    if not is_url(path):
+        return open(path, "rb")  # noqa: SIM115
+    fs, name = file_system(path)
+    return fs.open(name, "rb")
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """The storage that a path or URL is on, and its name there."""
+    import fsspec
+
+    try:
+        return fsspec.core.url_to_fs(url)
+    except (ValueError, ImportError) as error:
+        raise FileError(
+            f"{url} cannot be reached: {error}; give a path or a URL that fsspec knows"
+        ) from error
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A path to write to; what is there becomes `path` at the end, or is removed after an exception."""
-    part = path.with_name(f".{path.name}.part")
-    path.parent.mkdir(parents=True, exist_ok=True)
+def whole(path: Path, mark: str = "", sync: bool = False) -> Iterator[Path]:
+    """A path to write to; what is there becomes `path` at the end, or is removed after an exception.
+
+    Args:
+        mark: a part of the unfinished file's name, where several may write to one path.
+        sync: bring the file to disk before it gets its name, so that it is whole also after a power cut.
+    """
+    _check_plain(path)
+    path = Path(os.path.realpath(path))  # a link stays one: the file it leads to is written
+    part = path.with_name(f".{path.name}.{mark}part")
     try:
-        yield part
-        os.replace(part, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield part
+            if sync:
+                _sync(part)
+            os.replace(part, path)
+            if sync:
+                _sync(path.parent)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, to disk."""
+    if os.name != "posix" and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
+    try:
+        os.fsync(handle)
     finally:
-        part.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def cannot_write(path: object, error: OSError) -> FileError:
+    return FileError(f"cannot write {path}: {reason(error)}; make room or give another place")
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise a FileError if a file cannot be written at this path; for use before long work.
+
+    A small file is written to the folder, or to the nearest one that is there, and removed again.
+    """
+    path = Path(path)
+    _check_plain(path)
+    _check_folder(path, Path(os.path.realpath(path)).parent)
+
+
+def _check_plain(path: Path) -> None:
+    """Folders, devices and links that lead nowhere are not written over."""
+    if path.is_dir():
+        raise FileError(f"cannot write {path}: it is a folder; give the name of a file")
+    for one in (path, *path.parents):
+        if one.is_symlink() and not one.exists():
+            raise FileError(f"cannot write {path}: {one} is a link to {os.readlink(one)}, which is not there")
+    if path.exists() and not path.is_file():
+        raise FileError(f"cannot write {path}: it is no plain file; give the name of one")
+
+
+def check_folder_writable(path: str | os.PathLike[str]) -> None:
+    """Raise a FileError if files cannot be written into this folder, which need not be there yet."""
+    _check_folder(Path(path), Path(path))
+
+
+def _check_folder(path: Path, folder: Path) -> None:
+    while not os.path.lexists(folder) and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".masklens-") as file:
+            file.write(b"\0" * 4096)
+            file.flush()
+    except NotADirectoryError as error:
+        raise FileError(f"cannot write {path}: {folder} is a file, not a folder") from error
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def read_bytes(path: Path, error: type[MasklensError] = FileError, most: int | None = None) -> bytes:
+    """A file's content, at most so many bytes; what cannot be read is an error that says why."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(-1 if most is None else most + 1)
+    except OSError as problem:
+        raise error(f"cannot read {path}: {reason(problem)}") from problem
+    if most is not None and len(content) > most:
+        raise error(f"{path} has more than {most:,} bytes; it was not written by masklens")
+    return content

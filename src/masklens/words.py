@@ -1,7 +1,7 @@
-"""Words of a text, and which tokens make up each: by character offsets, for any kind of tokenizer.
+"""The words of a text and the tokens of each word, found by character offsets for any kind of tokenizer.
 
-A word is a run of letters, digits and marks. Every other character, and every ideograph or kana, stands for
-itself; marks, joiners and modifiers belong to the character before them, so that an emoji is never torn.
+A word is a run of letters, digits and marks. Every other character, and every ideograph or kana, is a word
+of its own. Marks, joiners and modifiers belong to the character before them, so an emoji is never split.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def word_groups(
 ) -> list[list[int]]:
     """Token numbers of each word, in order.
 
-    Tokens that share a word of the text are one group. A token of nothing but space goes with the word
-    after it, or with the one before it at the end of a text. Special tokens, and those that say nothing
-    about their place in the text, stand alone.
+    Tokens that share a word of the text are one group. A token of white space goes with the word after it,
+    or with the word before it at the end of a text. Special tokens, and tokens without a place in the text,
+    are groups of their own.
     """
     numbers = [units(source) for source in sources]
     groups: list[list[int]] = []
@@ -102,12 +102,12 @@ NOWHERE = (-1, -1)
 
 
 def _is_space(token: str) -> bool:
-    """Whether a token's name is made of space, or of what tokenizers write for it."""
+    """Whether a token's name has only white space, or the characters that tokenizers write for it."""
     return bool(token) and all(char.isspace() or char in "\u2581\u0120\u010a\u0109\u010d" for char in token)
 
 
 def _settle(groups: list[list[int]], spaces: list[int], last: Span) -> Span:
-    """Space with no word after it: to the word before it, or a group of its own."""
+    """Add white space that no word follows to the word before it, or make it a group of its own."""
     if spaces and last != NOWHERE:
         groups[-1] += spaces
     elif spaces:
@@ -117,7 +117,7 @@ def _settle(groups: list[list[int]], spaces: list[int], last: Span) -> Span:
 
 
 def word_span(source: str, spans: Sequence[Span]) -> Span:
-    """From the first to the last character of a word's tokens, without space, with all of its marks."""
+    """The characters from the first to the last token of a word, without white space, with all its marks."""
     used = [(a, b) for a, b in spans if source[a:b].strip()]
     if not used:
         return spans[0]

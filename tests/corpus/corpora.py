@@ -9,7 +9,7 @@ from masklens.corpus import Job, run
 
 GOOD = ["a fast , funny movie", "the plot is dull", "she sold the red car", "a funny car and a dull plot ."]
 BAD = ['{"text": ""}', '{"text": null}', '{"text": 3}', '{"other": "x"}', "{not json", '{"text": "\\ud800"}']
-TOO_LONG = json.dumps({"text": "dull " * 100})
+TOO_LONG = json.dumps({"text": "dull " * 100, "label": 0})
 
 
 def save_model(folder, seed=0):

@@ -7,7 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from masklens.cli import app
+from masklens.cli.main import app
 
 
 def invoke(*arguments):

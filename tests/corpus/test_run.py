@@ -23,7 +23,7 @@ from corpora import content, save_model, slowly, write_corpus
 from masklens.corpus import Job, read_back, run
 from masklens.corpus.storage import Folder
 from masklens.corpus.worker import Worker
-from masklens.errors import CorpusError, MethodError
+from masklens.errors import CorpusError, MasklensError, MethodError
 
 
 def attributions(out):
@@ -92,7 +92,9 @@ def test_a_lens_and_an_lm_head_go_with_the_run(model, corpus, tmp_path):
     expected = lens.explain([a.text for a in found])
     np.testing.assert_allclose(found[5].scores, expected[5].scores, atol=1e-5)
     table = pd.read_parquet(tmp_path / "out/data")
-    for verified, proof in zip(table.verification, lens.verify(expected), strict=True):
+    for verified, proof in zip(
+        table.verification, ml.verify(lens.subject, expected, replace=lens), strict=True
+    ):
         assert verified["divergence"] == pytest.approx(proof.divergence, abs=1e-5)
 
 
@@ -233,7 +235,8 @@ def test_the_manifest_says_what_the_run_was_made_of(job, tmp_path):
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["settings"]["method"] == job.method
     assert manifest["versions"]["torch"] and manifest["hashes"]["model"].startswith("sha256 ")
-    assert manifest["inputs"] == {job.input: os.path.getsize(job.input)}
+    assert manifest["inputs"][job.input]["bytes"] == os.path.getsize(job.input)
+    assert manifest["inputs"][job.input]["content"].startswith("sha256 ") and manifest["shards"] == 5
 
 
 def test_a_second_run_at_once_is_refused(job, tmp_path):
@@ -260,9 +263,8 @@ def killed(monkeypatch):
 
     The processes are forked from one that has everything imported.
     """
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(Path(tiny.__file__).parent)])
-    )
+    folders = [str(Path(__file__).parent), str(Path(tiny.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(folders))
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         ["corpora", "masklens.corpus.worker", "transformers.models.bert.modeling_bert"]
@@ -276,6 +278,8 @@ def killed(monkeypatch):
             process.start()
             while not begun.exists() and process.is_alive():
                 time.sleep(0.005)
+            while len(found) % 2 and process.is_alive() and len(Folder(out).names("data")) == before:
+                time.sleep(0.005)  # every other one gets to write a shard, however busy the machine is
             process.join(generator.uniform(0.0, 0.6))
             process.kill()  # nothing happens to one that has come to its end
             process.join()
@@ -349,3 +353,101 @@ def test_no_process_outlives_a_killed_run(job, tmp_path):
     run(job, str(tmp_path / "out"))
     run(job, str(tmp_path / "whole"))
     assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def test_a_bad_label_is_a_reject(job, tmp_path):
+    lines = [b'{"text": "a dull plot", "label": "\\ud800"}', b'{"text": "a car", "label": "\xff"}']
+    lines += [b'{"text": "a car"}', b'{"text": "a fast car", "label": "ok"}']
+    (tmp_path / "x.jsonl").write_bytes(b"\n".join(lines))
+    (tmp_path / "x.csv").write_bytes(b"text,label\na dull plot,\xff\na fast car,ok\n")
+    for name, bad in (("x.jsonl", 3), ("x.csv", 1)):
+        out = tmp_path / f"out-{name}"
+        assert run(replace(job, input=str(tmp_path / name)), str(out)) == (1, bad, 1)
+        assert [row.label for row in read_back(str(out))] == ["ok"]
+        assert "UTF-8" in rejects(out)[0]["reason"]
+
+
+def test_a_missing_label_column_is_an_error(job, tmp_path):
+    (tmp_path / "x.csv").write_text("text,label\na dull plot,1\n")
+    with pytest.raises(CorpusError, match=r"no column 'gold'; there are 'text', 'label'"):
+        run(replace(job, input=str(tmp_path / "x.csv"), label_column="gold"), str(tmp_path / "out"))
+
+
+def test_input_that_changed_at_the_same_size_is_refused(job, tmp_path):
+    path = tmp_path / "x.jsonl"
+    write_corpus(path, 5)
+    same = replace(job, input=str(path))
+    run(same, str(tmp_path / "out"))
+    path.write_text(path.read_text().replace("dull", "fast"))
+    with pytest.raises(CorpusError, match=r"x.jsonl has other content of the same size"):
+        run(same, str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("removed", ["all", "data"])
+def test_a_folder_that_is_removed_in_mid_run_is_told(job, tmp_path, removed):
+    out = tmp_path / "out"
+
+    def remove(message):
+        if "000002" in message:
+            gone = out if removed == "all" else out / "data"
+            gone.rename(tmp_path / "elsewhere")  # at once, though a shard is being written
+
+    with pytest.raises(MasklensError, match="was removed|are missing|No such file"):
+        run(job, str(out), report=remove)
+    shutil.rmtree(out, ignore_errors=True)
+    run(job, str(out))
+
+
+def test_shards_without_a_manifest_are_not_taken_for_ours(job, tmp_path):
+    run(job, str(tmp_path))
+    (tmp_path / "manifest.json").unlink()
+    for action in (lambda: run(job, str(tmp_path)), lambda: list(read_back(str(tmp_path)))):
+        with pytest.raises(CorpusError, match="manifest.json"):
+            action()
+
+
+def test_shards_that_are_missing_or_too_many_are_told(job, tmp_path):
+    run(job, str(tmp_path))
+    shard = tmp_path / "data/part-00000-000001.parquet"
+    shutil.copy(shard, tmp_path / "data/part-00009-000001.parquet")
+    with pytest.raises(CorpusError, match="1 of 5 shards are there that are not of this run"):
+        run(job, str(tmp_path))
+    (tmp_path / "data/part-00009-000001.parquet").unlink()
+    shard.unlink()
+    with pytest.raises(CorpusError, match="holds 4 shards, and 5 were written"):
+        list(read_back(str(tmp_path)))
+
+
+def test_a_run_that_has_not_ended_is_read_with_a_warning(job, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(job, str(tmp_path), report=interrupt)
+    with pytest.warns(UserWarning, match="has not ended"):
+        list(read_back(str(tmp_path)))
+
+
+def interrupt(message):
+    if "000002" in message:
+        raise KeyboardInterrupt
+
+
+def test_what_killed_runs_left_is_removed(job, tmp_path):
+    left = [".manifest.json.1.part", "data/.part-00000-000000.parquet.1.part", "rejects/.x.1.part"]
+    left.append("rejects/part-00007-000000.jsonl")  # of a run that wrote no shard
+    for name in left:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("half")
+    run(job, str(tmp_path))
+    assert not [name for name in left if (tmp_path / name).exists()]
+    assert len(rejects(tmp_path)) == 7
+
+
+def test_an_input_without_rows_is_an_error(job, tmp_path):
+    (tmp_path / "x.txt").write_text("\n\n")
+    with pytest.raises(CorpusError, match="there is no row in the input"):
+        run(replace(job, input=str(tmp_path / "x.txt"), label_column=None), str(tmp_path / "out"))
+
+
+@pytest.mark.slow
+def test_a_failure_on_one_device_ends_the_run_on_all(job, tmp_path):
+    with pytest.raises(CorpusError, match=r"texts.jsonl:\d+ cannot be explained"):
+        run(job, str(tmp_path), device="cpu,cpu", strict=True)

@@ -6,7 +6,7 @@ import pytest
 
 from masklens.corpus import storage
 from masklens.corpus.storage import Folder
-from masklens.errors import CorpusError
+from masklens.errors import CorpusError, FileError
 
 
 @pytest.fixture(params=["local", "store"])
@@ -34,7 +34,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     for name in ("fsync", "replace"):
         with monkeypatch.context() as patch:
             patch.setattr(os, name, fail)
-            with pytest.raises(OSError, match="disk full"):
+            with pytest.raises(FileError, match="cannot write .*data/x: disk full"):
                 folder.write("data/x", b"new")
         assert folder.read("data/x") == b"old"
     assert list((tmp_path / "data").iterdir()) == [tmp_path / "data" / "x"]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import sevens
 import tiny
 from lens_parts import QUICK, objective
-from masklens.cli import app
+from masklens.cli.main import app
 from masklens.diffmask import forecast
 from masklens.diffmask.class_bias import ClassBias
 from masklens.diffmask.forecast import between, describe_texts, judge_texts
@@ -121,9 +121,9 @@ def test_the_command_tells_it_on_standard_error(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.stderr
     assert [row["site"] for row in json.loads(done.stdout)] == list(range(len(json.loads(done.stdout))))
     said = done.stderr
-    assert "36 texts to train on, 2 to validate, 2 held out to judge the lens; 2 steps of 80 texts" in said
+    assert "36 texts to train on, 2 to validate, 2 held out to judge the lens; 2 steps of 128 texts" in said
     assert said.count("36 training texts are few") == 1
-    assert said.index("seconds on cpu") < said.index("site 2: 0% is kept") < said.index("wrote ")
+    assert said.index("seconds on cpu") < said.index("block 1: 0% is kept") < said.index("wrote ")
     assert sorted(p.name for p in (tmp_path / "lens").iterdir()) == [
         "README.md",
         "lens.json",

@@ -1,10 +1,12 @@
 """What holds the margin: the biases of a lens's gates, and the multipliers of single texts, step by step."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from lens_parts import QUICK, objective
-from masklens.diffmask.multipliers import AIM, MEMORY, OPENING, TRAVEL, Multipliers, Offsets
+from masklens.diffmask.multipliers import AIM, MEMORY, OPENING, TRAVEL, Multipliers, Offsets, Prices
 from masklens.diffmask.networks import LIMIT
 from masklens.diffmask.trainer import Training
 
@@ -112,3 +114,32 @@ def test_multipliers_of_texts_that_are_lost_are_doubled():
     multipliers.values = torch.tensor([1.0, 2.0, 150.0, 1.0])
     multipliers.raise_where(torch.tensor([True, True, True, False]))
     assert multipliers.values.tolist() == [3.0, 4.0, 200.0, 1.0]
+
+
+def test_a_price_balances_what_opens_gates_and_what_shuts_them():
+    prices = Prices(3, torch.device("cpu"))
+    assert prices.values.tolist() == [Prices.LEAST] * 3
+    for _ in range(2000):
+        prices.update(torch.tensor([0.6, 0.001, -0.5]), torch.tensor([0.2, 0.2, 0.2]))
+    assert prices.values.tolist() == pytest.approx([3.0, Prices.LEAST, Prices.LEAST], rel=1e-4)
+    for _ in range(2000):  # a row that needs less becomes cheap again
+        prices.update(torch.tensor([0.3, 0.001, -0.5]), torch.tensor([0.2, 0.2, 0.2]))
+    assert float(prices.values[0]) == pytest.approx(1.5, rel=1e-4)
+
+
+def test_at_its_price_the_loss_pushes_a_rows_gates_neither_way():
+    """Averaged over steps, the gradient of the loss with respect to the bias goes to nothing."""
+    settings = replace(QUICK, margin=0.01)
+    made = objective(settings)
+    for bias in made.probe.biases:
+        bias.fill_(0.0)  # every gate is undecided, none is near the ends of what gates are sampled with
+    training, pushes = Training(made, settings), []
+    with training._watched():
+        for step in range(400):
+            terms = made.terms(step)
+            loss = training.loss(terms)
+            pushes.append(torch.stack(torch.autograd.grad(loss, training.probe.biases, retain_graph=True)))
+            training._hold_margin(terms, loss, rate=0.0)  # nothing moves but the prices
+    assert (training.prices.values > 2 * Prices.LEAST).all()
+    single, later = torch.stack(pushes).abs().mean(0), torch.stack(pushes[200:]).mean(0)
+    assert (later.abs() < 0.1 * single).all()

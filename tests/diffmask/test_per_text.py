@@ -11,7 +11,7 @@ import sevens
 from masklens.diffmask import per_text
 from masklens.diffmask.gates import HardConcrete
 from masklens.diffmask.per_text import Estimate, FreeMasks, ReinforceMasks, learn
-from masklens.methods import Request
+from masklens.methods.registry import Request
 
 pytestmark = pytest.mark.filterwarnings("ignore:diffmask without lens")
 

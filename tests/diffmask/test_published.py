@@ -8,6 +8,7 @@ import torch
 
 import sevens
 from lens_parts import frozen
+from masklens import verify
 from masklens.diffmask import published
 from masklens.diffmask.lens import DiffMask
 from masklens.diffmask.networks import rows_for
@@ -164,7 +165,7 @@ def test_it_runs_and_is_judged_like_any_lens(over):
     a = made.explain("17342")[0]
     assert a.scores.shape == (2, 5)
     assert over == "states" or (a.scores[1] <= a.scores[0]).all()
-    assert len(made.verify([a])) == 1
+    assert len(verify(made.subject, [a], replace=made)) == 1
     before = DiffMask.fit(sevens.subject(), sevens.texts(60), over, **{**FIT, "steps": 1})
     for name, value in made.probe.state_dict().items():
         assert not torch.equal(value, before.probe.state_dict()[name]), name

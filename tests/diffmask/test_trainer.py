@@ -1,15 +1,19 @@
 """The trainer: its loss a second time, resuming, same seed same result, and what is an error."""
 
+import json
 import math
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import sevens
 from lens_parts import QUICK, objective, shaken
@@ -26,7 +30,8 @@ from masklens.diffmask.trainer import (
     fast_products,
 )
 from masklens.errors import TrainingError
-from masklens.subject import Subject
+from masklens.model.subject import Subject
+from tampering import damage, often, one_line
 
 RATES = ("kept", "divergence", "hard", "emptied")
 
@@ -68,7 +73,8 @@ def test_a_step_goes_down_the_loss():
     before = weights(training)
     training.loss(made.terms(2000), warming=False).backward()
     slopes = {name: p.grad.clone() for name, p in training.probe.named_parameters()}
-    training._one_step()
+    with training._watched():
+        training._one_step()
     for name, p in training.probe.named_parameters():
         moved, seen = p.detach() - before[name], slopes[name].abs() > 1e-6
         assert seen.any()  # Adam's first step is against the sign of each slope
@@ -101,7 +107,8 @@ def test_at_first_the_baselines_alone_are_learned():
     assert [QUICK.warming(step) for step in (0, 3, 4, 39)] == [True, True, False, False]
     for expected in ({"baselines"}, {"baselines", "gates"}):
         for _ in range(4):
-            training._one_step()
+            with training._watched():
+                training._one_step()
             training.step += 1
         changed = {name for name, value in weights(training).items() if not torch.equal(value, before[name])}
         assert {name.split(".")[0] for name in changed} == expected
@@ -115,8 +122,9 @@ def test_biases_follow_the_divergence_of_hard_masks():
     terms = made.terms
     made.terms = lambda *given: terms(*given)._replace(hard=torch.tensor([0.0, 9.0]))
     before = [float(gate.bias) for gate in made.probe.gates]
-    for _ in range(30):
-        training._one_step()
+    with training._watched():
+        for _ in range(30):
+            training._one_step()
     after = [float(gate.bias) for gate in made.probe.gates]
     assert after[0] < before[0] and after[1] > before[1]
 
@@ -281,8 +289,9 @@ def test_settings_that_make_no_sense_are_errors():
 
 
 def test_a_batch_has_so_many_texts_a_site():
-    assert Settings().batch_on(torch.device("cpu"), 5) == 80
+    assert Settings().batch_on(torch.device("cpu"), 10) == 160
     assert Settings().batch_on(torch.device("cuda"), 5) == 160
+    assert Settings().batch_on(torch.device("cpu"), 1) == Settings().batch_on(torch.device("cuda"), 1) == 128
     assert Settings(batch_size=7).batch_on(torch.device("cpu"), 5) == 7
 
 
@@ -294,3 +303,31 @@ def test_progress_names_the_sites_over_their_margin(capsys):
     training = Training(objective(), QUICK)
     training.run(show_progress=True)
     assert "kept" in capsys.readouterr().err and training.step == QUICK.steps
+
+
+@settings(often, max_examples=30)
+@given(st.data())
+def test_a_damaged_checkpoint_is_told(data):
+    with tempfile.TemporaryDirectory() as folder:
+        training = Training(objective(), QUICK, folder)
+        training.step = 10
+        training.save()
+        damage(data.draw, training.file)
+        try:
+            Training(objective(), QUICK, folder).resume()
+        except TrainingError as error:
+            one_line(error)
+
+
+@pytest.mark.parametrize(
+    "change", [{"step": -1}, {"step": 10**9}, {"step": "x"}, {"history": 3}, {"more": 1}]
+)
+def test_a_checkpoint_with_other_metadata_is_told(change, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    training = Training(objective(), QUICK, tmp_path)
+    training.save()
+    about = {"step": 0, "history": [], "made_for": training._made_for} | change
+    save_file(load_file(training.file), training.file, metadata={"training": json.dumps(about)})
+    with pytest.raises(TrainingError, match="checkpoint.safetensors"):
+        Training(objective(), QUICK, tmp_path).resume()

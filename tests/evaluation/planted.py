@@ -14,9 +14,9 @@ from torch import nn
 import tiny
 from masklens import Subject
 from masklens.attribution import Attribution
-from masklens.encoding import TokenizerEncoder
-from masklens.tap import Point
-from masklens.tasks import Classification
+from masklens.model.batch import TokenizerEncoder
+from masklens.model.tap import Point
+from masklens.tasks.classification import Classification
 
 WEIGHTS = {"fast": 2.0, "enjoyable": 1.0, "dull": -3.0, "plot": 0.5}
 

@@ -1,4 +1,4 @@
-"""`masklens evaluate` and the options of `masklens reproduce`."""
+"""`masklens evaluate`."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 import planted
-from masklens.cli import app
+from masklens.cli.main import app
 
 TEXTS = ["fast plot .", "the plot is dull .", "enjoyable", "a fast dull plot ."]
 
@@ -52,7 +52,3 @@ def test_mistakes_are_said_in_one_line(folder):
     assert done.exit_code == 2 and "no metric 'best'" in done.stderr
     done = call("evaluate", "--model", folder / "model")
     assert done.exit_code == 2 and "nothing to evaluate" in done.stderr
-    done = call("reproduce", "saliency", "--out", folder / "out")
-    assert done.exit_code == 2 and "needs --model-dir" in done.stderr
-    done = call("reproduce", "toy", "--out", folder / "out", "--limit", 5)
-    assert done.exit_code == 2 and "toy takes no --limit" in done.stderr

@@ -12,10 +12,10 @@ import planted
 import tiny
 from masklens.attribution import Attribution
 from masklens.errors import FileError, MethodError
-from masklens.evaluation import Baseline, ground_truth
 from masklens.evaluation.imported import read_attributions
 from masklens.evaluation.table import Table, cell, cell_of_draws
-from masklens.evaluation.verifying import enough_to_hold
+from masklens.evaluation.verify import enough_to_hold
+from masklens.model.masking import Baseline
 from planted import sigmoid
 
 TEXTS = ["fast plot .", "the plot is dull .", "enjoyable", "a fast dull plot ."]
@@ -266,16 +266,3 @@ def test_the_table_in_other_forms(made, true, tmp_path):
     assert data["rows"]["true"]["hiding"]["value"] == table["true"]["hiding"].value
     assert data["rows"]["true"]["seconds"] is None
     assert table.to_pandas().loc["true", "hiding"] == table["true"]["hiding"].value
-
-
-def test_ground_truth_by_hand():
-    truth, scores = np.array([[1.0, 1.0, 0.0]]), np.array([[2.0, 1.0, 1.0]])
-    assert ground_truth.kl(truth, scores)[0] == pytest.approx(0.5 * np.log(1) + 0.5 * np.log(2))
-    middle = np.array([0.5, 0.375, 0.125])
-    p, q = np.array([0.5, 0.5, 0.0]), np.array([0.5, 0.25, 0.25])
-    by_hand = 0.5 * np.sum(p[:2] * np.log(p[:2] / middle[:2])) + 0.5 * np.sum(q * np.log(q / middle))
-    assert ground_truth.js(truth, scores)[0] == pytest.approx(by_hand)
-    assert np.isinf(ground_truth.kl(truth, np.array([[1.0, 0.0, 0.0]])))[0]
-    assert ground_truth.js(np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]]))[0] == pytest.approx(np.log(2))
-    with pytest.raises(ValueError, match="below 0"):
-        ground_truth.kl(truth, -scores)

@@ -7,8 +7,8 @@ import planted
 import tiny
 from masklens.errors import MethodError
 from masklens.evaluation import faithfulness
+from masklens.evaluation.masking import Views
 from masklens.evaluation.ranking import Ranking, random_rankings, rank, score_matrix
-from masklens.evaluation.views import Views
 from planted import sigmoid
 
 TEXT = "fast dull plot enjoyable ."  # logit 2 - 3 + 0.5 + 1 = 0.5: good

@@ -12,10 +12,10 @@ import pytest
 
 from masklens import Subject
 from masklens.evaluation import faithfulness
-from masklens.evaluation.evaluating import METRICS
+from masklens.evaluation.evaluate import METRICS
+from masklens.evaluation.masking import Readings, Views
 from masklens.evaluation.plausibility import auprc, token_f1, token_iou
 from masklens.evaluation.ranking import Ranking
-from masklens.evaluation.views import Readings, Views
 
 MADE = json.loads((Path(__file__).parent / "data" / "ferret.json").read_text(encoding="utf-8"))
 ROWS = MADE["texts"]

@@ -87,3 +87,13 @@ def test_sub_words_are_merged_first():
     parts = make(tokens=("[CLS]", "fun", "##ny", "[SEP]"), scores=np.array([[9, 1, 2, 9]]), text="funny")
     moved = Attribution(**{**vars(parts), "offsets": ((0, 0), (0, 3), (3, 5), (0, 0))})
     assert class_words([moved]).top(5) == {"positive": [("funny", 3.0)]}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"#N_documents\tx\n", b"#N_documents\t3\nword\n", b"\xff", b"#N_documents\t3\na\t-1\n"]
+)
+@pytest.mark.parametrize("ending", [".tsv", ".xz"])
+def test_a_broken_table_of_frequencies_is_told(content, ending, tmp_path):
+    (tmp_path / f"x{ending}").write_bytes(content)
+    with pytest.raises(FileError, match=f"x{ending}"):
+        document_rarity(tmp_path / f"x{ending}")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.methods.tiny_models import TEXTS, SecondWordReader, encode_words, make_tokenizer, tiny_config
 
-from masklens.methods import Request
-from masklens.subject import Subject
-from masklens.tap import Point
-from masklens.tasks import BinaryClassification
-
-from .tiny_models import TEXTS, SecondWordReader, encode_words, make_tokenizer, tiny_config
+from masklens.methods.registry import Request
+from masklens.model.subject import Subject
+from masklens.model.tap import Point
+from masklens.tasks.classification import BinaryClassification
 
 
 @pytest.fixture(scope="session")

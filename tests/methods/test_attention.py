@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.methods.tiny_models import TEXTS, make_tokenizer, tiny_config
 
 from masklens.errors import MethodError, SiteError
 from masklens.methods.attention import attention
-from masklens.subject import Subject
-
-from .tiny_models import TEXTS, make_tokenizer, tiny_config
+from masklens.model.subject import Subject
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.methods.tiny_models import TEXTS
 from torch.distributions import Normal, kl_divergence
 
 from masklens.errors import MethodError
 from masklens.methods.bottleneck import divergence_from_prior, information_bottleneck, own_statistics
-
-from .tiny_models import TEXTS
 
 
 def test_the_divergence_is_the_kl_between_the_two_normals():

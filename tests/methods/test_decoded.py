@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.methods.tiny_models import TEXTS, tiny_config
 from torch import nn
 
 from masklens.errors import MethodError
 from masklens.methods import decoded
 from masklens.methods.decoded import decoded_gradcam
 from masklens.methods.gradient import gradcam, gradient, integrated_gradients
-from masklens.methods.lm_head import find_head
-from masklens.subject import Subject
-
-from .tiny_models import TEXTS, tiny_config
+from masklens.model.lm_head import find_head
+from masklens.model.subject import Subject
 
 REPEATED = ["funny funny movie and funny film", "it is dull", "not a fast movie"]
 
@@ -193,7 +192,7 @@ def test_a_head_with_other_tokens_of_the_same_number_is_refused(ask, masked_lm, 
     ("options", "message"),
     [
         ({"tau": 0}, "tau"),
-        ({"score": "saliency"}, "gradcam, grad_x_input"),
+        ({"score": "saliency"}, "'gradcam', 'grad_x_input'"),
         ({"lm_head": 3}, "lm_head is a int"),
         ({"lm_head": nn.Linear(16, 5).double()}, "vocabulary"),
     ],

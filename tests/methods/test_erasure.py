@@ -7,17 +7,16 @@ from itertools import chain, combinations
 
 import pytest
 import torch
+from tests.methods.tiny_models import TEXTS, WORDS, GruClassifier, encode_words
 
 from masklens import explain
 from masklens.errors import MethodError
 from masklens.methods import erasure as module
 from masklens.methods.erasure import erasure
 from masklens.methods.recurrent import Recurrence, find_recurrence, members
-from masklens.subject import Subject
-from masklens.tap import Point
-from masklens.tasks import Classification
-
-from .tiny_models import TEXTS, WORDS, GruClassifier, encode_words
+from masklens.model.subject import Subject
+from masklens.model.tap import Point
+from masklens.tasks.classification import Classification
 
 
 def gru_subject(**sizes) -> Subject:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.methods.tiny_models import TEXTS
 
 from masklens.errors import MethodError
 from masklens.methods.gradient import (
@@ -15,8 +16,6 @@ from masklens.methods.gradient import (
     slopes,
     smoothgrad,
 )
-
-from .tiny_models import TEXTS
 
 
 def slow_slope(request, site, row, state=None):

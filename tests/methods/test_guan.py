@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.methods.tiny_models import TEXTS
 
 from masklens.errors import MethodError
 from masklens.methods.guan import guan, squared_change
-
-from .tiny_models import TEXTS
 
 
 def test_steps_are_those_of_a_slow_loop_over_one_text(ask, subject):

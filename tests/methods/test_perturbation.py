@@ -9,19 +9,11 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
+from tests.methods.tiny_models import TEXTS
 from torch import nn
 
 from masklens.errors import MethodError
-from masklens.methods.perturbation import (
-    deeplift_shap,
-    gradient_shap,
-    lime,
-    occlusion,
-    ridge,
-    shapley,
-)
-
-from .tiny_models import TEXTS
+from masklens.methods.perturbation import deeplift_shap, gradient_shap, lime, occlusion, ridge, shapley
 
 PAD, MASK = 0, 4
 
@@ -217,8 +209,8 @@ class TanhReader(nn.Module):
 
 
 def test_deeplift_shap_is_complete_where_captum_knows_the_nonlinearity(ask, planted):
-    from masklens.subject import Subject
-    from masklens.tap import Point
+    from masklens.model.subject import Subject
+    from masklens.model.tap import Point
 
     net = TanhReader(planted.module.embed)
     subject = Subject.from_module(net, [Point(net.embed)], planted.task, planted._encode)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.methods.tiny_models import TEXTS
 
-from masklens.methods import find
 from masklens.methods.gradient import grad_x_input, integrated_gradients
 from masklens.methods.perturbation import occlusion
 from masklens.methods.presets import (
@@ -16,8 +16,7 @@ from masklens.methods.presets import (
     thermostat_integrated,
     thermostat_occlusion,
 )
-
-from .tiny_models import TEXTS
+from masklens.methods.registry import find
 
 
 def loss_gradient(subject, text, shift=0.0, scale=1.0, site=0):

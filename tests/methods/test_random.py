@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import torch
+from tests.methods.tiny_models import TEXTS
 
 from masklens.methods.random import random
-
-from .tiny_models import TEXTS
 
 
 def test_scores_depend_on_the_seed_and_the_text_only(ask):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import torch
+from tests.methods.tiny_models import TEXTS
 
 import masklens
-from masklens.methods import METHODS, load_all
-
-from .tiny_models import TEXTS
+from masklens.methods.registry import METHODS, load_all
 
 PAPERS = """diffmask decoded_gradcam gradcam gradient grad_x_input smoothgrad integrated_gradients attention
 information_bottleneck guan erasure reinforce occlusion lime shapley gradient_shap deeplift_shap random"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from masklens.encoding import Batch
+from masklens.model.batch import Batch
 
 WORDS = ["a", "fast", "funny", "highly", "enjoyable", "movie", "dull", "slow", "and", "bleak"]
 WORDS += ["film", "not", "the", "is", "it"]

@@ -9,5 +9,5 @@
 """
 
 from .job import Job as Job
-from .running import run as run
+from .local import run as run
 from .shards import read_back as read_back

@@ -5,19 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..errors import CorpusError, LensError, MethodError, ModelError
-from .rows import Columns, find_files
-from .storage import Folder, is_url
+from ..files import FileModel, file_system, parse, reason
+from ..reading import STANDARD_INPUT, Columns, check_columns
+from .storage import Folder
 
-MANIFEST, DATA = "manifest.json", "data"
+MANIFEST, DATA, REJECTS = "manifest.json", "data", "rejects"
 LIBRARIES = ("masklens", "torch", "transformers", "tokenizers", "pyarrow", "numpy")
 HASHED = (".safetensors", ".gguf", ".json", ".txt", ".model")
 """endings of the files that make a model: weights, configuration, tokenizer"""
+TAGS = ("ETag", "etag", "md5Hash", "content_md5")
+"""what stores call the fingerprint of a file's content, which then need not be read"""
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,9 @@ class Job:
                 raise CorpusError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.guard is not None and not (self.verify and self.guard >= 0):
             raise CorpusError(f"guard is {self.guard}; give 0 nats or more, and verify, or leave it out")
-        if not 1 <= len(self.columns) <= 2:
-            raise CorpusError(f"{len(self.columns)} columns were given; give one, or two for pairs of texts")
+        check_columns(self.columns)
+        if self.input == STANDARD_INPUT:
+            raise CorpusError("a corpus run reads its input again to go on after a stop; give a file, not -")
         odd = [k for k, v in self.options.items() if not isinstance(v, bool | int | float | str | None)]
         if odd:
             raise MethodError(f"option {odd[0]!r} of a corpus run must be a number, a string or a boolean")
@@ -67,71 +72,122 @@ class Job:
         return Columns(self.columns, self.label_column)
 
 
-def manifest(job: Job, files: list[str]) -> dict[str, Any]:
+class Input(FileModel):
+    """A file that a run read: its size and its content."""
+
+    bytes: int
+    content: str
+    """SHA-256, or what a store says about the content"""
+
+
+class Hashes(FileModel):
+    """The content of what a run was made with."""
+
+    model: str
+    lens: str | None
+    lm_head: str | None
+
+
+class Manifest(FileModel):
     """What a run is made of; two runs with the same manifest, versions aside, write the same."""
-    return {
-        "settings": json.loads(json.dumps(asdict(job))),
-        "inputs": {name: _size(name) for name in files},
-        "hashes": {
-            "model": model_hash(job.model, job.trust_remote_code),
-            "lens": None if job.lens is None else folder_hash(job.lens),
-            "lm_head": None if job.lm_head is None else model_hash(job.lm_head, job.trust_remote_code),
-        },
-        "versions": {name: _version(name) for name in LIBRARIES} | {"python": platform.python_version()},
-    }
+
+    settings: dict[str, Any]
+    inputs: dict[str, Input]
+    hashes: Hashes
+    versions: dict[str, str | None]
+    shards: int | None = None
+    """how many there are; None until all are written"""
+
+    def write(self, folder: Folder) -> None:
+        folder.write(MANIFEST, self.model_dump_json(indent=1).encode())
 
 
-def begin(job: Job, folder: Folder) -> list[str]:
-    """Write the manifest, or check that what is in the folder is of the same run; returns the input files."""
-    files = find_files(job.input)
-    new = manifest(job, files)
+def read_manifest(folder: Folder) -> Manifest | None:
+    """What the run in a folder was made of; None if there is no manifest."""
     content = folder.read(MANIFEST)
-    if content is None or not folder.names(DATA):
-        folder.write(MANIFEST, json.dumps(new, indent=1).encode())
-        return files
-    differences = list(_differences(json.loads(content), new))
+    return None if content is None else parse(Manifest, content, folder.path(MANIFEST), CorpusError)
+
+
+def manifest(job: Job, files: Sequence[str]) -> Manifest:
+    return Manifest(
+        settings=json.loads(json.dumps(asdict(job))),
+        inputs={name: fingerprint(name) for name in files},
+        hashes=Hashes(
+            model=model_hash(job.model, job.trust_remote_code),
+            lens=None if job.lens is None else folder_hash(job.lens),
+            lm_head=None if job.lm_head is None else model_hash(job.lm_head, job.trust_remote_code),
+        ),
+        versions={name: _version(name) for name in LIBRARIES} | {"python": platform.python_version()},
+    )
+
+
+def begin(job: Job, folder: Folder, files: Sequence[str]) -> list[str]:
+    """Write the manifest, or check that what is in the folder is of the same run.
+
+    Returns which libraries have another version than those that the run was begun with.
+    """
+    new, old = manifest(job, files), read_manifest(folder)
+    if not folder.names(DATA):
+        folder.clear(REJECTS)
+        new.write(folder)
+        return []
+    if old is None:
+        raise CorpusError(
+            f"{folder.url} holds shards but no {MANIFEST}, so nobody knows of which run; remove them, or use "
+            f"another folder"
+        )
+    differences = list(_differences(old, new))
     if differences:
         raise CorpusError(
             f"{folder.url} holds another run: {'; '.join(differences)}. Use the same settings to go on with "
             f"it, or another folder"
         )
-    return files
+    known = {name: was for name, was in old.versions.items() if name in LIBRARIES}
+    return [f"{n} was {was}, is {new.versions[n]}" for n, was in known.items() if new.versions[n] != was]
 
 
-def changed_versions(folder: Folder) -> list[str]:
-    """Libraries that are not those the run was begun with: numbers may differ in their last digits."""
-    before = json.loads(folder.read(MANIFEST) or b"{}").get("versions", {})
-    now = {name: _version(name) for name in LIBRARIES}
-    return [
-        f"{name} was {before.get(name)}, is {there}"
-        for name, there in now.items()
-        if name in before and before[name] != there
-    ]
+def finish(folder: Folder, shards: int) -> None:
+    """Write into the manifest that all shards are there."""
+    begun = read_manifest(folder)
+    if begun is None:
+        raise CorpusError(f"{MANIFEST} was removed from {folder.url} during the run; start again")
+    begun.model_copy(update={"shards": shards}).write(folder)
 
 
-def _differences(old: dict[str, Any], new: dict[str, Any]) -> Any:
-    for name, value in new["settings"].items():
-        before = old.get("settings", {}).get(name)
+def _differences(old: Manifest, new: Manifest) -> Iterator[str]:
+    for name, value in new.settings.items():
+        before = old.settings.get(name)
         if before != value:
             yield f"{name} was {before!r}, is {value!r}"
-    for name, value in new["hashes"].items():
-        if old.get("hashes", {}).get(name) != value:
+    for name, value in new.hashes:
+        if getattr(old.hashes, name) != value:
             yield f"the {name.replace('_', ' ')} is not the same (its hash differs)"
-    inputs = old.get("inputs", {})
-    for name in sorted({*inputs, *new["inputs"]}):
-        if inputs.get(name) != new["inputs"].get(name):
-            yield f"the input {name} had {inputs.get(name)} bytes, has {new['inputs'].get(name)}"
+    for name in sorted({*old.inputs, *new.inputs}):
+        was, now = old.inputs.get(name), new.inputs.get(name)
+        if was is None or now is None:
+            yield f"the input {name} is {'new' if was is None else 'gone'}"
+        elif was.bytes != now.bytes:
+            yield f"the input {name} had {was.bytes} bytes, has {now.bytes}"
+        elif was != now:
+            yield f"the input {name} has other content of the same size"
 
 
-def _size(path: str) -> int:
-    """Bytes in a file, or in all files of a data set on disk."""
-    if is_url(path):
-        import fsspec
-
-        fs, name = fsspec.core.url_to_fs(path)
-        return sum(fs.size(one) or 0 for one in fs.find(name))
-    here = Path(path)
-    return here.stat().st_size if here.is_file() else sum(f.stat().st_size for f in here.iterdir())
+def fingerprint(path: str) -> Input:
+    """Size and content of a file, or of all files of a data set on disk."""
+    total, size = hashlib.sha256(), 0
+    try:
+        fs, name = file_system(path)
+        for one in sorted(fs.find(name)):
+            info = fs.info(one)
+            size += info["size"]
+            tag = next((info[key] for key in TAGS if info.get(key)), None)
+            total.update(f"{one.removeprefix(name)!a} {info['size']} {tag}\n".encode())
+            if tag is None:
+                with fs.open(one, "rb") as file:
+                    _update(total, file)
+    except OSError as error:
+        raise CorpusError(f"cannot read {path}: {reason(error)}") from error
+    return Input(bytes=size, content=f"sha256 {total.hexdigest()}")
 
 
 def model_hash(path: str, trust_remote_code: bool = False) -> str:
@@ -156,9 +212,13 @@ def folder_hash(path: str) -> str:
         if file.suffix in HASHED and file.is_file():
             total.update(f"{file.name}\0{file.stat().st_size}\0".encode())
             with file.open("rb") as content:
-                while block := content.read(1 << 20):
-                    total.update(block)
+                _update(total, content)
     return f"sha256 {total.hexdigest()}"
+
+
+def _update(total: Any, file: BinaryIO) -> None:
+    while block := file.read(1 << 20):
+        total.update(block)
 
 
 def _version(name: str) -> str | None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..attribution import Attribution, from_row, schema
-from ..encoding import Batch
 from ..errors import CorpusError
-from .job import DATA, MANIFEST
+from ..model.batch import Batch
+from .job import DATA, MANIFEST, REJECTS, read_manifest
 from .storage import Folder
 
-REJECTS, ALL_REJECTS = "rejects", "rejects.jsonl"
+ALL_REJECTS = "rejects.jsonl"
 
 VERIFICATION = pa.struct(
     {"divergence": pa.float32(), "prediction_kept": pa.bool_(), "share_removed": pa.float32()}
@@ -105,6 +108,8 @@ def table_of(columns: Mapping[str, Any]) -> pa.Table:
 
 def write_shard(folder: Folder, place: Place, table: pa.Table, rejects: Sequence[Reject]) -> None:
     """Write a part of the corpus. The shard comes last: where it is, its rejects are too."""
+    if not folder.holds(MANIFEST):
+        raise CorpusError(f"{folder.url} was removed while a run was writing to it; start the command again")
     name = f"{REJECTS}/{place.name}.jsonl"
     if rejects:
         lines = "".join(json.dumps(one._asdict(), ensure_ascii=False) + "\n" for one in rejects)
@@ -112,7 +117,7 @@ def write_shard(folder: Folder, place: Place, table: pa.Table, rejects: Sequence
     else:
         folder.remove(name)
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
+    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
     folder.write(f"{DATA}/{place.name}.parquet", buffer.getvalue())
 
 
@@ -138,26 +143,47 @@ class Totals(NamedTuple):
     shards: int
 
 
-def gather_rejects(folder: Folder) -> int:
-    """Join the rejects of all parts into one file; returns how many there are."""
-    parts = [folder.read(f"{REJECTS}/{name}") or b"" for name in folder.names(REJECTS)]
+def totals(folder: Folder, expected: set[str]) -> Totals:
+    """Count what is there and join the rejects into one file; parts too few or too many are an error."""
+    if not expected:
+        raise CorpusError("there is no row in the input; give files with at least one")
+    found = finished(folder)
+    for names, are in ((expected - found, "missing"), (found - expected, "there that are not of this run")):
+        if names:
+            raise CorpusError(
+                f"{len(names)} of {len(expected)} shards are {are}, such as {min(names)} in {folder.url}; "
+                f"start the same command again, or use another folder"
+            )
+    explained = sum(_rows_in(folder, f"{DATA}/{name}.parquet") for name in found)
+    parts = [folder.read(f"{REJECTS}/{name}.jsonl") or b"" for name in sorted(found)]
     folder.write(ALL_REJECTS, b"".join(parts))
-    return sum(part.count(b"\n") for part in parts)
-
-
-def count_rows(folder: Folder) -> int:
-    return sum(_rows_in(folder, name) for name in folder.names(DATA))
+    rejected = sum(part.count(b"\n") for part in parts)
+    if rejected and not explained:
+        first = b"".join(parts).splitlines()[0].decode()
+        raise CorpusError(f"none of the {rejected} rows could be explained; the first: {first}")
+    return Totals(explained, rejected, len(found))
 
 
 def _rows_in(folder: Folder, name: str) -> int:
-    with folder.open(f"{DATA}/{name}") as file:
+    with folder.open(name) as file, _told(folder, name):
         return pq.read_metadata(file).num_rows
+
+
+@contextmanager
+def _told(folder: Folder, name: str) -> Iterator[None]:
+    """A shard that cannot be read is an error that names it."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+        raise CorpusError(
+            f"the shard {folder.path(name)} is damaged ({' '.join(str(error).split())[:100]}); remove it and "
+            f"start the same command again"
+        ) from error
 
 
 def is_corpus(path: str) -> bool:
     """Whether a folder or URL holds a corpus run."""
-    folder = Folder(path)
-    return folder.fs.exists(folder.path(MANIFEST))
+    return Folder(path).holds(MANIFEST)
 
 
 def corpus_runs(paths: Sequence[str], alone: bool) -> dict[str, str]:
@@ -179,14 +205,49 @@ class Explained(NamedTuple):
     label: str | None
 
 
+SHARD = re.compile(r"part-(\d{5,})-(\d{6,})\.parquet")
+ROW_ID = re.compile(r".*:(\d{1,18})", re.DOTALL)
+
+
 def read_back(url: str, rows: int = 256) -> Iterator[Explained]:
     """Everything that a run wrote, in the order of the corpus, a few rows in memory at a time."""
     folder = Folder(url)
-    if not is_corpus(url):
-        raise CorpusError(f"{url} does not hold a corpus run: there is no {MANIFEST}")
-    for name in folder.names(DATA):
-        with folder.open(f"{DATA}/{name}") as handle, pq.ParquetFile(handle) as file:
-            for batch in file.iter_batches(rows):
-                for row in batch.to_pylist():
-                    place = int(name.split("-")[1]), int(row["row_id"].rsplit(":", 1)[1])
-                    yield Explained(place, row["row_id"], from_row(row), row["label"])
+    for name in _shard_names(folder):
+        match = SHARD.fullmatch(name)
+        if match is None:
+            raise CorpusError(f"{folder.path(DATA)} holds {name}, which is no shard; remove it")
+        for row in _shard_rows(folder, f"{DATA}/{name}", rows):
+            yield _explained(int(match[1]), row, f"a row of {folder.path(DATA)}/{name}")
+
+
+def _shard_names(folder: Folder) -> list[str]:
+    """The shards of a run. Some that are missing are an error; a run that has not ended is warned of."""
+    made = read_manifest(folder)
+    if made is None:
+        raise CorpusError(f"{folder.url} does not hold a corpus run: there is no {MANIFEST}")
+    names = folder.names(DATA)
+    if made.shards is None:
+        warnings.warn(f"the run in {folder.url} has not ended; {len(names)} shards are read", stacklevel=4)
+    elif made.shards != len(names):
+        raise CorpusError(
+            f"{folder.url} holds {len(names)} shards, and {made.shards} were written; start the same command "
+            f"again to make them anew"
+        )
+    return names
+
+
+def _shard_rows(folder: Folder, name: str, rows: int) -> Iterator[dict[str, Any]]:
+    with folder.open(name) as handle, _told(folder, name):
+        file = pq.ParquetFile(handle, page_checksum_verification=True)
+        if missing := set(SCHEMA.names) - set(file.schema_arrow.names):
+            raise ValueError(f"there is no column {min(missing)!r}")
+        for batch in file.iter_batches(rows):
+            yield from batch.to_pylist()
+
+
+def _explained(file: int, row: dict[str, Any], where: str) -> Explained:
+    name, label = row["row_id"], row["label"]
+    number = ROW_ID.fullmatch(name) if isinstance(name, str) else None
+    if number is None or not isinstance(label, str | None):
+        raise CorpusError(f"{where} is damaged: its id is {name!r:.60} and its label {label!r:.60}")
+    return Explained((file, int(number[1])), name, from_row(row, where), label)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -10,62 +9,59 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from ..errors import CorpusError
+from ..files import FileModel, file_system, is_url, parse, reason, whole
 
 LOCK = ".lock"
 LEASE_SECONDS = 60.0
 """a lock on storage without locks counts for this long after its owner last renewed it"""
 
 
-def is_url(path: str) -> bool:
-    return "://" in path
-
-
-def open_binary(path: str) -> BinaryIO:
-    """Open a local file or a URL for reading."""
-    if not is_url(path):
-        return open(path, "rb")  # noqa: SIM115
-    import fsspec
-
-    fs, name = fsspec.core.url_to_fs(path)
-    return fs.open(name, "rb")
-
-
 class Folder:
     """A folder whose files appear whole or not at all."""
 
     def __init__(self, url: str) -> None:
-        import fsspec
         from fsspec.implementations.local import LocalFileSystem
 
         self.url = url
-        if is_url(url):
-            self.fs, self.root = fsspec.core.url_to_fs(url)
-        else:
-            self.fs, self.root = LocalFileSystem(), str(Path(url).absolute())
+        self.fs, self.root = file_system(url if is_url(url) else str(Path(url).absolute()))
         self.local = isinstance(self.fs, LocalFileSystem)
 
     def path(self, name: str) -> str:
         return f"{self.root.rstrip('/')}/{name}"
 
+    @contextmanager
+    def _told(self, verb: str, name: str) -> Iterator[None]:
+        """What the storage refuses is an error that names the file."""
+        try:
+            yield
+        except OSError as error:
+            raise CorpusError(f"cannot {verb} {self.path(name)}: {reason(error)}") from error
+
     def names(self, under: str) -> list[str]:
         """The files in a folder below this one, in order, without unfinished ones."""
         if not self.fs.isdir(self.path(under)):
             return []
-        found = (path.rsplit("/", 1)[-1] for path in self.fs.ls(self.path(under), detail=False))
+        with self._told("read", under):
+            found = [path.rsplit("/", 1)[-1] for path in self.fs.ls(self.path(under), detail=False)]
         return sorted(name for name in found if not name.startswith("."))
 
     def open(self, name: str) -> BinaryIO:
-        return self.fs.open(self.path(name), "rb")
+        with self._told("read", name):
+            return self.fs.open(self.path(name), "rb")
+
+    def holds(self, name: str) -> bool:
+        return self.fs.exists(self.path(name))
 
     def read(self, name: str) -> bytes | None:
         """A file's content; None if there is no such file."""
-        try:
-            return self.fs.cat_file(self.path(name))
-        except FileNotFoundError:
-            return None
+        with self._told("read", name):
+            try:
+                return self.fs.cat_file(self.path(name))
+            except FileNotFoundError:
+                return None
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file: after a crash at any moment the old or the new one is there, whole.
@@ -74,30 +70,26 @@ class Folder:
         brought to disk and renamed.
         """
         if not self.local:
-            self.fs.pipe_file(self.path(name), data)
+            with self._told("write", name):
+                self.fs.pipe_file(self.path(name), data)
             return
-        path = Path(self.path(name))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-        try:
-            with part.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
-        _sync_folder(path.parent)
+        with whole(Path(self.path(name)), mark=f"{uuid.uuid4().hex}.", sync=True) as part:
+            part.write_bytes(data)
 
     def remove(self, name: str) -> None:
-        if self.fs.exists(self.path(name)):
-            self.fs.rm_file(self.path(name))
+        if self.holds(name):
+            with self._told("remove", name):
+                self.fs.rm_file(self.path(name))
+
+    def clear(self, under: str) -> None:
+        """Remove the files in a folder below this one."""
+        for name in self.names(under):
+            self.remove(f"{under}/{name}")
 
     def clear_parts(self, under: str) -> None:
         """Remove what killed runs left unfinished; for the holder of the lock."""
-        folder = Path(self.path(under))
-        if self.local and folder.is_dir():
-            for part in folder.glob(".*.part"):
+        if self.local:
+            for part in Path(self.path(under)).glob(".*.part"):
                 part.unlink(missing_ok=True)
 
     @contextmanager
@@ -105,17 +97,6 @@ class Folder:
         """Hold this folder; a second holder is refused. The lock goes with its process."""
         with _file_lock(self) if self.local and os.name == "posix" else _lease(self):
             yield
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring a rename to disk."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _refused(folder: Folder) -> CorpusError:
@@ -128,8 +109,12 @@ def _file_lock(folder: Folder) -> Iterator[None]:
     import fcntl
 
     path = Path(folder.path(LOCK))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        raise CorpusError(f"cannot write to {folder.url}: {reason(error)}; give another folder") from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -142,10 +127,11 @@ def _lease(folder: Folder) -> Iterator[None]:
     """A lock for storage that has none: a file that its owner renews; one not renewed has no owner."""
     owner = uuid.uuid4().hex
     held = _lease_of(folder)
-    if held and time.time() - held["time"] < LEASE_SECONDS:
+    if held and time.time() - held.time < LEASE_SECONDS:
         raise _refused(folder)
     _renew(folder, owner)
-    if (_lease_of(folder) or {}).get("owner") != owner:
+    now = _lease_of(folder)
+    if now is None or now.owner != owner:
         raise _refused(folder)
     done = threading.Event()
 
@@ -163,10 +149,17 @@ def _lease(folder: Folder) -> Iterator[None]:
         folder.remove(LOCK)
 
 
-def _lease_of(folder: Folder) -> dict[str, Any] | None:
+class Lease(FileModel):
+    """Who holds a folder, and when they last said so."""
+
+    owner: str
+    time: float
+
+
+def _lease_of(folder: Folder) -> Lease | None:
     content = folder.read(LOCK)
-    return json.loads(content) if content else None
+    return parse(Lease, content, folder.path(LOCK), CorpusError) if content else None
 
 
 def _renew(folder: Folder, owner: str) -> None:
-    folder.write(LOCK, json.dumps({"owner": owner, "time": time.time()}).encode())
+    folder.write(LOCK, Lease(owner=owner, time=time.time()).model_dump_json().encode())

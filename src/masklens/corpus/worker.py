@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import torch
 
-from ..encoding import Batch
 from ..errors import CorpusError, OutputError, TextError
+from ..evaluation.masking import Known, Views
 from ..evaluation.ranking import Ranking
-from ..evaluation.verifying import guarded_tokens, kept_tokens, removal
-from ..evaluation.views import Known, Views
-from ..explaining import chosen_sites, finite_scores, run_method, shown_settings
-from ..methods import Request, find
-from ..subject import Subject
+from ..evaluation.verify import removal, try_removal
+from ..methods.explain import chosen_sites, finite_scores, run_method, shown_settings
+from ..methods.registry import Request, find
+from ..model.batch import Batch
+from ..model.memory import in_halves, out_of_memory
+from ..model.subject import Subject
+from ..reading import Row
 from .job import Job
-from .rows import Row
 from .shards import SCHEMA, Place, Proof, Reject, columns_of, row_id, table_of
 
 
@@ -163,28 +163,20 @@ class Worker:
         that the model makes nothing of (NaN) is halved until that text is alone.
         """
         assert batch is not None
-        try:
-            result: Result = self._columns(batch.take(rows).trimmed())
-        except (OutputError, TextError) as error:
-            result = str(error)
-        except RuntimeError as error:
-            if not _out_of_memory(error):
-                raise
-            result = OUT_OF_MEMORY
-        if result is OUT_OF_MEMORY:  # here, where the error no longer holds what was computed
-            self._shrink(len(rows) // 2)
-        if len(rows) == 1 or not isinstance(result, str):
-            yield rows, result
-            return
-        half = len(rows) // 2
-        yield from self._explain(batch, rows[:half])
-        yield from self._explain(batch, rows[half:])
+        bad = (OutputError, TextError)
+        yield from in_halves(lambda some: self._result(batch, some), rows, bad)
 
-    def _shrink(self, size: int) -> None:
-        """From now on batches of at most this size."""
-        self.size = max(1, min(self.size, size))
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+    def _result(self, batch: Batch, rows: list[int]) -> Result:
+        """The columns of these texts; for a single one that fails, the reason."""
+        try:
+            return self._columns(batch.take(rows).trimmed())
+        except (OutputError, TextError, RuntimeError) as error:
+            short = out_of_memory(error)
+            if short:  # from now on smaller batches
+                self.size = max(1, min(self.size, len(rows) // 2))
+            if len(rows) > 1 or (isinstance(error, RuntimeError) and not short):
+                raise
+            return OUT_OF_MEMORY if short else str(error)
 
     def _columns(self, batch: Batch) -> dict[str, Any]:
         """The shard's columns for one batch, without those that come from the rows."""
@@ -215,18 +207,9 @@ class Worker:
         views = Views(self.subject, request.batch.texts, how=how, known=known, like=self._views)
         self._views = self._views or views
         ranking = Ranking.of(scores[:, -1].astype(np.float64), views.removable)
-        kept = kept_tokens(ranking, self.method.merge == "max", self.job.keep)
-        if self.job.guard is not None:
-            kept = guarded_tokens(views, ranking, kept, self.job.guard)
-        found = views.read_steps(kept[:, None])
-        removed = (views.removable & ~kept).sum(1) / np.maximum(1, views.counts)
-        return Proof(found.divergence[:, 0], found.agrees[:, 0] > 0, removed)
+        by_threshold = self.method.merge == "max"
+        return Proof(*try_removal(views, ranking, by_threshold, self.job.keep, guard=self.job.guard)[:3])
 
     def _with_rows(self, columns: dict[str, Any], chunk: Chunk, here: Sequence[int]) -> pa.Table:
         own = {"row_id": [chunk.id_of(i) for i in here], "label": [chunk.rows[i].label for i in here]}
         return table_of(columns | own)
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    """The CPU's allocator has no error of its own."""
-    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)

@@ -1,7 +1,7 @@
 """Is an explanation true? Faithfulness, specificity, plausibility and trust, in one table."""
 
-from .evaluating import evaluate as evaluate
+from ..model.masking import Baseline as Baseline
+from .evaluate import evaluate as evaluate
 from .table import Table as Table
-from .verifying import Verification as Verification
-from .verifying import verify as verify
-from .views import Baseline as Baseline
+from .verify import Verification as Verification
+from .verify import verify as verify

@@ -1,12 +1,12 @@
 """Is an explanation true to the model? What happens to the output when tokens are really taken away.
 
 Every function gives one value a text, so that a table can show means with intervals. `views` are the texts
-(see views.py), `ranking` says which of their tokens an explanation calls important (see ranking.py).
+(see masking.py), `ranking` says which of their tokens an explanation calls important (see ranking.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,8 +14,8 @@ import numpy as np
 
 from ..errors import MethodError
 from .agreement import kendall_tau
+from .masking import Views
 from .ranking import Ranking
-from .views import Readings, Views
 
 STEPS = tuple(round(0.1 * i, 1) for i in range(11))
 """the shares of tokens at which the games look: 0, 10, ..., 100%"""
@@ -55,8 +55,7 @@ def revealing(views: Views, ranking: Ranking, order: Order = "most_important_fir
 
     With the most important first, a higher area is better.
     """
-    part = _part(ranking, order)
-    return _play(views, [part(share) for share in STEPS])
+    return Game(STEPS, views.read_steps(_steps(ranking, order)).correct)
 
 
 def hiding(views: Views, ranking: Ranking, order: Order = "most_important_first") -> Game:
@@ -65,51 +64,47 @@ def hiding(views: Views, ranking: Ranking, order: Order = "most_important_first"
     With the most important first, a lower area is better; with the least important first (as section 3.1
     of the paper says), a higher one.
     """
-    part = _part(ranking, order)
-    return _play(views, [~part(share) for share in STEPS])
+    return Game(STEPS, views.read_steps(~_steps(ranking, order)).correct)
 
 
-def _part(ranking: Ranking, order: str) -> Callable[[float], np.ndarray]:
+def _steps(ranking: Ranking, order: str) -> np.ndarray:
+    """(texts, STEPS, tokens) bool: the tokens that are next in the order."""
     parts = {"most_important_first": ranking.top, "least_important_first": ranking.bottom}
     if order not in parts:
         raise MethodError(f"no order {order!r}; there are {', '.join(parts)}")
-    return parts[order]
-
-
-def _play(views: Views, keep: Sequence[np.ndarray]) -> Game:
-    return Game(STEPS, views.read_steps(np.stack(keep, axis=1)).correct)
+    return np.stack([parts[order](share) for share in STEPS], axis=1)
 
 
 def comprehensiveness(views: Views, ranking: Ranking, share: float = 0.2) -> np.ndarray:
     """p(target | text) - p(target | text without its top tokens); higher is better (DeYoung et al. 2020)."""
-    return _without(views, _tops(ranking, [share]))[:, 0]
+    return aopc_comprehensiveness(views, ranking, [share])
 
 
 def sufficiency(views: Views, ranking: Ranking, share: float = 0.2) -> np.ndarray:
     """p(target | text) - p(target | its top tokens alone); lower is better (DeYoung et al. 2020)."""
-    return _with_only(views, _tops(ranking, [share]))[:, 0]
+    return aopc_sufficiency(views, ranking, [share])
 
 
 def aopc_comprehensiveness(views: Views, ranking: Ranking, shares: Sequence[float] = BINS) -> np.ndarray:
     """Comprehensiveness averaged over shares of tokens (area over the perturbation curve)."""
-    return _without(views, _tops(ranking, shares)).mean(1)
+    return _fall(views, ~_tops(ranking, shares)).mean(1)
 
 
 def aopc_sufficiency(views: Views, ranking: Ranking, shares: Sequence[float] = BINS) -> np.ndarray:
     """Sufficiency averaged over shares of tokens."""
-    return _with_only(views, _tops(ranking, shares)).mean(1)
+    return _fall(views, _tops(ranking, shares)).mean(1)
 
 
 def aopc_by_token(views: Views, ranking: Ranking) -> np.ndarray:
     """Comprehensiveness averaged over the top 1, 2, ..., all tokens; higher is better."""
     tops, counted = _every_count(ranking)
-    return _mean(_without(views, tops), counted)
+    return _mean(_fall(views, ~tops), counted)
 
 
 def aopc_sufficiency_by_token(views: Views, ranking: Ranking) -> np.ndarray:
     """Sufficiency averaged over the top 1, 2, ..., all tokens; lower is better."""
     tops, counted = _every_count(ranking)
-    return _mean(_with_only(views, tops), counted)
+    return _mean(_fall(views, tops), counted)
 
 
 def ferret_comprehensiveness(views: Views, ranking: Ranking) -> np.ndarray:
@@ -119,13 +114,13 @@ def ferret_comprehensiveness(views: Views, ranking: Ranking) -> np.ndarray:
     share that takes none, or the same as the one before, does not count; 0 where none counts.
     """
     tops, counted = _positive_tenths(ranking)
-    return np.nan_to_num(_mean(_without(views, tops), counted), nan=0.0)
+    return np.nan_to_num(_mean(_fall(views, ~tops), counted), nan=0.0)
 
 
 def ferret_sufficiency(views: Views, ranking: Ranking) -> np.ndarray:
     """Sufficiency averaged as `ferret_comprehensiveness` is; lower is better; 1 where no share counts."""
     tops, counted = _positive_tenths(ranking)
-    return np.nan_to_num(_mean(_with_only(views, tops), counted), nan=1.0)
+    return np.nan_to_num(_mean(_fall(views, tops), counted), nan=1.0)
 
 
 def _tops(ranking: Ranking, shares: Sequence[float]) -> np.ndarray:
@@ -149,14 +144,9 @@ def _positive_tenths(ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
     return tops, np.any(tops != before, axis=-1)
 
 
-def _without(views: Views, tops: np.ndarray) -> np.ndarray:
-    """What taking tokens away does to p(target): (texts, steps)."""
-    return views.whole().probability[:, None] - views.read_steps(~tops).probability
-
-
-def _with_only(views: Views, tops: np.ndarray) -> np.ndarray:
-    """What leaving only these tokens does to p(target): (texts, steps)."""
-    return views.whole().probability[:, None] - views.read_steps(tops).probability
+def _fall(views: Views, keep: np.ndarray) -> np.ndarray:
+    """By how much p(target) is lower with only these tokens: (texts, steps)."""
+    return views.whole().probability[:, None] - views.read_steps(keep).probability
 
 
 def log_odds(views: Views, ranking: Ranking, share: float = 0.2) -> np.ndarray:
@@ -199,8 +189,3 @@ def _mean(values: np.ndarray, where: np.ndarray) -> np.ndarray:
     total = np.where(where, values, 0.0).sum(-1)
     count = where.sum(-1)
     return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
-
-
-def accuracy(readings: Readings) -> float:
-    """The share of views for which the model is right."""
-    return float(readings.correct.mean())

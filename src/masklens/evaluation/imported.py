@@ -2,73 +2,134 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
+import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from ..attribution import Attribution, load
-from ..encoding import align
+from ..attribution import (
+    LARGEST_SCORE,
+    MOST_TOKENS,
+    Attribution,
+    Site,
+    Word,
+    from_row,
+    saved_rows,
+    within_memory,
+)
 from ..errors import FileError
+from ..files import FileModel, PlainText, validate
+from ..model.batch import find_pieces
+
+ENDINGS = (".parquet", ".json", ".jsonl")
+MARK = re.compile(r"[\[<].*[\]>]|[\W_]*", re.DOTALL)
+"""tokens that need not be in the text: [CLS], <s>, and the marks of sub-words alone"""
+
+Score = Annotated[float, Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE)]
+
+
+class Imported(FileModel):
+    """An attribution of another tool."""
+
+    model_config = ConfigDict(extra="ignore")
+    text: Annotated[PlainText, Field(max_length=10**8)]
+    tokens: Annotated[list[Word], Field(min_length=1, max_length=MOST_TOKENS)]
+    scores: Annotated[list[list[Score]], Field(min_length=1)]
+    """one a token, for each site; a single list is that of a single site"""
+    sites: list[Site] | None = None
+    prediction: Word | int | None = None
+    target: Word | int | None = None
+    method: Word = "imported"
+
+    @field_validator("scores", mode="before")
+    @classmethod
+    def _by_site(cls, value: Any) -> Any:
+        flat = isinstance(value, list) and not any(isinstance(one, list) for one in value)
+        return [value] if flat else value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Imported:
+        wrong = [len(row) for row in self.scores if len(row) != len(self.tokens)]
+        if wrong:
+            raise ValueError(f"{len(self.tokens)} tokens and {wrong[0]} scores; give one score a token")
+        sites = self.sites or range(len(self.scores))
+        if len(sites) != len(self.scores) or len(set(sites)) < len(sites):
+            raise ValueError(f"{len(self.scores)} lists of scores for the sites {sites}; one each is needed")
+        return self
+
+    def attribution(self, where: str) -> Attribution:
+        spans = self._spans(where)
+        prediction = _name(self.prediction)
+        return Attribution(
+            text=self.text,
+            tokens=tuple(self.tokens),
+            offsets=tuple(spans),
+            special=tuple(start == end for start, end in spans),
+            segments=(0,) * len(self.tokens),
+            sites=tuple(self.sites or range(len(self.scores))),
+            scores=np.array(self.scores, dtype=np.float32),
+            prediction=prediction,
+            target=_name(self.target) or prediction,
+            method=self.method,
+        )
+
+    def _spans(self, where: str) -> list[tuple[int, int]]:
+        """Where the tokens are in the text; one that is not there, in their order, is an error."""
+        spans = find_pieces(self.text, self.tokens)
+        for i, (token, span) in enumerate(zip(self.tokens, spans, strict=True), start=1):
+            if span is None and not MARK.fullmatch(token):
+                raise FileError(
+                    f"{where} has the token {token!r} (number {i}), which is not in its text after the ones "
+                    f"before it; tokens are pieces of the text in their order"
+                )
+        return [span or self._gap(spans, i) for i, span in enumerate(spans)]
+
+    def _gap(self, spans: list[tuple[int, int] | None], i: int) -> tuple[int, int]:
+        """What a token that is not in the text stands for: [UNK] for what is between its neighbours."""
+        start = next((span[1] for span in reversed(spans[:i]) if span), 0)
+        end = next((span[0] for span in spans[i + 1 :] if span), len(self.text))
+        between = self.text[start:end]
+        if "unk" not in self.tokens[i].casefold() or not between.strip():
+            return 0, 0
+        return start + len(between) - len(between.lstrip()), start + len(between.rstrip())
+
+
+def _name(label: str | int | None) -> str:
+    return "" if label is None else str(label)
 
 
 def read_attributions(path: str | os.PathLike[str]) -> list[Attribution]:
-    """What `masklens.save` wrote, or .json and .jsonl files of {"text": ..., "tokens": [], "scores": []}.
+    """What `masklens.save` wrote, or files of {"text": ..., "tokens": [], "scores": []} in the same formats.
 
     Scores are one a token, or a list of such lists, one a site. Tokens may be any pieces of the text in
     order, such as words or another tokenizer's; they are found in the text by their characters. "prediction"
-    and "target" may be given.
+    and "target" may be given. Every score must be a finite number.
     """
     path = Path(path)
-    if path.suffix == ".parquet":
-        return load(path)
-    rows = _rows(path)
-    if rows and all("offsets" in row for row in rows):
-        return load(path)
-    return [_attribution(row, f"row {i} of {path}") for i, row in enumerate(rows, start=1)]
+    if path.suffix not in ENDINGS:
+        raise FileError(f"cannot read attributions from {path}; use {', '.join(ENDINGS)}")
+    found = within_memory((_attribution(row, where) for where, row in saved_rows(path)), path)
+    if not found:
+        raise FileError(f"{path} holds no attributions; give a file with at least one")
+    return found
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    if path.suffix not in (".json", ".jsonl"):
-        raise FileError(f"cannot read attributions from {path}; use .parquet, .json or .jsonl")
-    try:
-        text = path.read_text(encoding="utf-8")
-        rows = (
-            json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
-        )
-    except (OSError, ValueError) as error:
-        raise FileError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise FileError(f"{path} must hold objects such as {{'text': ..., 'tokens': [...], 'scores': [...]}}")
-    return rows
+def _attribution(row: Any, where: str) -> Attribution:
+    if not isinstance(row, dict) or "offsets" not in row:
+        return validate(Imported, row, where).attribution(where)
+    found = from_row(row, where)
+    if not np.isfinite(found.scores).all():
+        raise FileError(f"{where} has scores that are no finite numbers; such a text cannot be ranked")
+    return found
 
 
-def _attribution(row: Mapping[str, Any], where: str) -> Attribution:
-    missing = [name for name in ("text", "tokens", "scores") if name not in row]
-    if missing:
-        raise FileError(f"{where} has no {missing[0]!r}; it needs text, tokens and scores")
-    tokens, scores = (
-        [str(t) for t in row["tokens"]],
-        np.atleast_2d(np.asarray(row["scores"], dtype=np.float32)),
-    )
-    if not isinstance(row["text"], str) or scores.shape[-1] != len(tokens):
-        raise FileError(
-            f"{where} must hold one string and one score a token; {len(tokens)} tokens, {scores.shape}"
-        )
-    spans = align(row["text"], tokens)
-    prediction = str(row.get("prediction", ""))
-    return Attribution(
-        text=row["text"],
-        tokens=tuple(tokens),
-        offsets=tuple(spans),
-        special=tuple(start == end for start, end in spans),
-        segments=(0,) * len(tokens),
-        sites=tuple(range(len(scores))),
-        scores=scores,
-        prediction=prediction,
-        target=str(row.get("target", prediction)),
-        method=str(row.get("method", "imported")),
-    )
+def holds_attributions(path: str) -> bool:
+    """Whether a file has attributions in it, not texts: its first row has tokens or scores."""
+    file = Path(path)
+    if file.suffix not in ENDINGS or not file.is_file():
+        return False
+    _, first = next(saved_rows(file), ("", None))
+    return isinstance(first, dict) and bool({"tokens", "scores"} & set(first))

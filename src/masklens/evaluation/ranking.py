@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..attribution import Attribution
-from ..encoding import Batch
 from ..errors import MethodError
-from .views import Views
+from ..model.batch import Batch
+from .masking import Views
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,16 +10,16 @@ import lzma
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..attribution import Attribution
+from ..bootstrap import bounds
 from ..errors import FileError, MethodError
 
 Rarity = Callable[[str], float]
@@ -33,23 +33,19 @@ def document_rarity(path: str | os.PathLike[str]) -> Rarity:
     path = Path(path)
     if not path.exists():
         raise FileError(f"no file {path}; give a table of document frequencies")
-    with (lzma.open if path.suffix == ".xz" else open)(path, "rt", encoding="utf-8") as lines:
-        name, _, total = next(lines).rstrip("\n").partition("\t")
-        if name != "#N_documents":
-            raise FileError(
-                f"{path} starts with {name!r}; the first line must be '#N_documents', a tab, a number"
-            )
-        counts = {
-            word: int(count) for word, _, count in (line.rstrip("\n").partition("\t") for line in lines)
-        }
-    return lambda word: math.log((1 + int(total)) / (1 + counts.get(word.casefold(), 0)))
-
-
-def frequency_rarity(language: str = "en") -> Rarity:
-    """Minus the log of how often a word is used, from the package wordfreq; unseen words as the rarest."""
-    from wordfreq import word_frequency
-
-    return lambda word: -math.log(max(word_frequency(word, language), 1e-8))
+    try:
+        with (lzma.open if path.suffix == ".xz" else open)(path, "rt", encoding="utf-8") as lines:
+            name, _, total = next(lines, "").rstrip("\n").partition("\t")
+            counts = {word: int(count) for word, _, count in (line.partition("\t") for line in lines)}
+        documents = int(total) if name == "#N_documents" else -1
+    except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
+        raise FileError(f"{path} cannot be read as words, tabs and counts: {error}") from error
+    if documents < 0 or min(counts.values(), default=0) < 0:
+        raise FileError(
+            f"{path} starts with {name!r}; the first line must be '#N_documents', a tab, a number, and no "
+            f"count may be below 0"
+        )
+    return lambda word: math.log((1 + documents) / (1 + counts.get(word.casefold(), 0)))
 
 
 def no_rarity(word: str) -> float:
@@ -113,10 +109,8 @@ class ClassWords:
         """95% bootstrap interval of the overlap over texts."""
         generator = np.random.default_rng(seed)
         even = np.full(self.texts, 1 / self.texts)
-        found = [
-            _overlap(self.weighted(generator.multinomial(self.texts, even)), count) for _ in range(draws)
-        ]
-        return float(np.quantile(found, 0.025)), float(np.quantile(found, 0.975))
+        samples = (generator.multinomial(self.texts, even) for _ in range(draws))
+        return bounds([_overlap(self.weighted(counts), count) for counts in samples])
 
 
 def _overlap(scores: np.ndarray, count: int) -> float:
@@ -160,16 +154,3 @@ def _word_scores(attribution: Attribution, site: int | None) -> list[tuple[str, 
         for word, score, special in rows
         if not special and any(map(str.isalnum, word))
     ]
-
-
-def word_cloud(
-    words: Mapping[str, float] | Sequence[tuple[str, float]], size: tuple[int, int] = (800, 400)
-) -> Any:
-    """A picture in which the words' areas show their scores (PIL); needs the package wordcloud."""
-    try:
-        from wordcloud import WordCloud
-    except ImportError as error:
-        raise MethodError("word clouds need the package wordcloud: pip install masklens[text]") from error
-    weights = {word: score for word, score in dict(words).items() if score > 0}
-    cloud = WordCloud(width=size[0], height=size[1], background_color="white", random_state=0)
-    return cloud.generate_from_frequencies(weights or {"(none)": 1.0}).to_image()

@@ -6,14 +6,16 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..bootstrap import SAMPLES, interval
 from ..files import whole
+from ..layers import row_name
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Cell:
         return text if self.spread is None else f"{text} ±{self.spread:.3f}"
 
 
-def cell(values: np.ndarray, draws: int = 1000, seed: int = 0) -> Cell:
+def cell(values: np.ndarray, draws: int = SAMPLES, seed: int = 0) -> Cell:
     """Mean and bootstrap interval of one value a text; texts without a value (nan) are left out."""
     values = values[~np.isnan(values)]
     if not len(values):
@@ -43,7 +45,7 @@ def cell(values: np.ndarray, draws: int = 1000, seed: int = 0) -> Cell:
     return Cell(float(values.mean()), low, high)
 
 
-def cell_of_draws(values: np.ndarray, draws: int = 1000, seed: int = 0) -> Cell:
+def cell_of_draws(values: np.ndarray, draws: int = SAMPLES, seed: int = 0) -> Cell:
     """The same for several random draws, (draws, texts), with the spread of the draws' means."""
     known = np.ma.masked_invalid(values)
     means = known.mean(axis=1).compressed()
@@ -51,20 +53,11 @@ def cell_of_draws(values: np.ndarray, draws: int = 1000, seed: int = 0) -> Cell:
     return Cell(one.value, one.low, one.high, float(means.std(ddof=1)) if len(means) > 1 else None)
 
 
-def interval(values: np.ndarray, draws: int = 1000, seed: int = 0) -> tuple[float, float]:
-    """95% interval of the mean: percentiles over samples of the texts, drawn with replacement."""
-    generator = np.random.default_rng(seed)
-    count = len(values)
-    means = [generator.choice(values, count).mean() for _ in range(draws)]
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
-
-
 @dataclass(frozen=True, eq=False)
 class Table:
     """Rows by name, or NAME@SITE where there are several sites; columns by metric.
 
-    table["gradient"]["hiding"].value; print(table); table.to_json("x.json"); table.to_pandas()
+    `table["gradient"]["hiding"].value` is one figure.
     """
 
     rows: Mapping[str, Mapping[str, Cell]]
@@ -87,12 +80,9 @@ class Table:
     def best(self, metric: str) -> str:
         """The row with the best value."""
         sign = -1 if self.better.get(metric) == "lower" else 1
-        known = [
-            row
-            for row in self.rows
-            if metric in self.rows[row] and not math.isnan(self.rows[row][metric].value)
-        ]
-        return max(known, key=lambda row: sign * self.rows[row][metric].value)
+        values = {row: cells[metric].value for row, cells in self.rows.items() if metric in cells}
+        known = [row for row, value in values.items() if not math.isnan(value)]
+        return max(known, key=lambda row: sign * values[row])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: {"rows": {row: {metric: {value, low, high, spread}, "seconds": ...}}, ...}."""
@@ -127,19 +117,43 @@ class Table:
         frame = pandas.DataFrame.from_dict(values, orient="index", columns=None)
         return frame.assign(seconds=[self.seconds.get(row) for row in frame.index])
 
-    def __rich__(self) -> Any:
-        from rich.table import Table as RichTable
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        """As wide as the terminal: columns that do not fit go into further tables below."""
+        columns = list(self._columns())
+        while columns:
+            fit = len(columns)
+            while fit > 1 and self._width(console, columns[:fit]) > options.max_width:
+                fit -= 1
+            yield self._part(columns[:fit])
+            yield ""
+            columns = columns[fit:]
+        yield from self.notes
 
+    def _columns(self) -> Iterator[tuple[str, list[str]]]:
+        """The heading and the cells of each metric, and of the seconds where they are known."""
         arrows = {"higher": " ↑", "lower": " ↓"}
+        for name in self.metrics:
+            cells = [str(row[name]) if name in row else "" for row in self.rows.values()]
+            yield name + arrows.get(self.better.get(name, ""), ""), cells
+        seconds = [self.seconds.get(row) for row in self.rows]
+        if any(taken is not None for taken in seconds):
+            yield "seconds", ["" if taken is None else f"{taken:.2f}" for taken in seconds]
+
+    def _part(self, columns: Sequence[tuple[str, list[str]]]) -> Any:
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        headings = (heading for heading, _ in columns)
         made = RichTable(
-            "", *(name + arrows.get(self.better.get(name, ""), "") for name in self.metrics), "seconds"
+            "", *headings, box=SIMPLE_HEAD, show_edge=False, collapse_padding=True, pad_edge=False
         )
-        for row, cells in self.rows.items():
-            taken = self.seconds.get(row)
-            shown = [str(cells[name]) if name in cells else "" for name in self.metrics]
-            made.add_row(row, *shown, "" if taken is None else f"{taken:.2f}")
-        made.caption = "\n".join(self.notes) or None
+        for row, *cells in zip(map(row_name, self.rows), *(cells for _, cells in columns), strict=True):
+            made.add_row(*map(Text, [row, *cells]))
         return made
+
+    def _width(self, console: Any, columns: Sequence[tuple[str, list[str]]]) -> int:
+        return console.measure(self._part(columns), options=console.options.update(width=10_000)).maximum
 
     def __str__(self) -> str:
         from rich.console import Console

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import MethodError, SiteError
-from . import Request, register
+from .registry import Request, check_choice, register
 
 
 @register(
@@ -32,8 +32,7 @@ def attention(request: Request, *, heads: str = "max", rollout: bool = False) ->
         rollout: follow the attention down to the input: the product of the blocks' matrices, each half
             attention (mean over heads), half identity for the residual connection.
     """
-    if heads not in ("max", "mean"):
-        raise MethodError(f"heads={heads!r} is not known; give 'max' or 'mean'")
+    check_choice("heads", heads, "max", "mean")
     _check_blocks(request)
     with torch.no_grad():
         weights = request.subject.attentions(request.batch)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import MethodError
-from . import Request
+from .registry import Request
 
 
 def absent_state(request: Request, site: int, state: Tensor, default: Any = "zero") -> Tensor:
@@ -32,7 +32,9 @@ def absent_state(request: Request, site: int, state: Tensor, default: Any = "zer
 def _baseline(request: Request, site: int, state: Tensor, given: Any) -> Tensor:
     """The same for every position, as a tensor that broadcasts to the state."""
     if isinstance(given, Mapping):
-        given = _at(given, site)
+        if site not in given:
+            raise MethodError(f"no baseline for site {site}; there are baselines for sites {sorted(given)}")
+        given = given[site]
     if isinstance(given, Tensor):
         return _fitting(given.to(state), state, site)
     if isinstance(given, str) and given == "zero":
@@ -59,26 +61,16 @@ def token_id(request: Request, given: Any) -> int:
     return found
 
 
-def without_tokens(request: Request, token: int) -> dict[str, Tensor]:
-    """The model's inputs with every token that is not special replaced."""
+def _state_of_token(request: Request, site: int, token: int) -> Tensor:
+    """The state of the texts with every token that is not special replaced."""
     batch = request.batch
     if "input_ids" not in batch.inputs:
         raise MethodError(
             "this subject has no input_ids to replace tokens in; give baselines='zero' or a tensor"
         )
-    ids = batch.inputs["input_ids"]
-    return {**batch.inputs, "input_ids": torch.where(batch.special | ~batch.valid, ids, token)}
-
-
-def _state_of_token(request: Request, site: int, token: int) -> Tensor:
-    emptied = replace(request.batch, inputs=without_tokens(request, token))
+    ids = torch.where(batch.special | ~batch.valid, batch.inputs["input_ids"], token)
+    emptied = replace(batch, inputs={**batch.inputs, "input_ids": ids})
     return request.subject.states(emptied, [site]).states[site]
-
-
-def _at(given: Mapping[int, Any], site: int) -> Any:
-    if site not in given:
-        raise MethodError(f"no baseline for site {site}; there are baselines for sites {sorted(given)}")
-    return given[site]
 
 
 def _fitting(baseline: Tensor, state: Tensor, site: int) -> Tensor:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from ..encoding import Batch
 from ..errors import MethodError
-from ..tasks import per_text
-from . import Request
+from ..model.batch import Batch
+from ..model.masking import Baseline, Masked
+from ..model.memory import even
+from ..tasks.base import per_text
+from .registry import Request
 
 NUMBERS_AT_ONCE = {"cpu": 2**20, "cuda": 2**23}
 """the internal batch limit when none is given: rows x tokens x width of the states of one forward pass. For a
@@ -28,15 +30,28 @@ def rows_at_once(batch: Batch, width: int, internal_batch_size: int | None) -> i
     return internal_batch_size
 
 
-def even(count: int, limit: int) -> int:
-    """The chunk size, at most `limit`, that cuts `count` into equal chunks; a small last one is slow."""
-    return max(1, -(-count // max(1, -(-count // limit))))
-
-
 def pairs(examples: int, steps: int, limit: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Every (example, step) pair, an example's steps together, at most `limit` pairs at a time."""
     for index in torch.arange(examples * steps).split(even(examples * steps, limit)):
         yield index // steps, index % steps
+
+
+def masked_at(request: Request, site: int, baseline: Tensor, internal_batch_size: int | None) -> Masked:
+    """The texts, ready to have states at a site replaced by a baseline (examples, tokens, width)."""
+    state, length = request.states()[site], request.batch.shape[1]
+    rows = rows_at_once(request.batch, state.shape[-1], internal_batch_size)
+    how = Baseline(baseline, site, state)
+    return Masked(request.subject, request.batch, how, tokens_at_once=rows * length)
+
+
+def stacked(request: Request, score: Callable[[int], Tensor]) -> Tensor:
+    """(examples, sites, tokens) from a function that gives the scores (examples, tokens) of one site."""
+    return torch.stack([score(site) for site in request.sites], dim=1)
+
+
+def site_by_site(request: Request, score: Callable[[Request, int], Tensor]) -> Tensor:
+    """The same, the texts of each length apart (see `by_length`)."""
+    return by_length(request, lambda part: stacked(part, lambda site: score(part, site)))
 
 
 def by_length(request: Request, function: Callable[[Request], Tensor]) -> Tensor:

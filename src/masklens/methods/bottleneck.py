@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ..errors import MethodError
-from . import Request, register
-from .gradient import check_count
+from .batching import stacked
+from .fitting import Loss, fitted
+from .registry import Request, check_count, register
 
 Statistics = tuple[Tensor, Tensor]
 """mean and standard deviation of the states, each broadcasting to (examples, tokens, width)"""
@@ -47,49 +48,27 @@ def information_bottleneck(
             on the texts beside it; statistics of a corpus are what the paper uses.
     """
     check_count("n_steps", n_steps)
-    states = request.states()
-    kept = [
-        _gates(
-            request,
-            site,
-            states[site],
-            _statistics(request, site, states[site], statistics),
-            n_steps,
-            lr,
-            weight,
-            start,
-        )
-        for site in request.sites
-    ]
-    return torch.stack(kept, dim=1)
+
+    def gates(site: int) -> Tensor:
+        loss = _cost_of_information(request, site, weight, statistics)
+        return fitted(request, request.states()[site], start, n_steps, lr, loss).sigmoid()
+
+    return stacked(request, gates)
 
 
-def _gates(
-    request: Request,
-    site: int,
-    state: Tensor,
-    statistics: Statistics,
-    n_steps: int,
-    lr: float,
-    weight: float,
-    start: float,
-) -> Tensor:
-    """The fitted lambdas at one site: (examples, tokens)."""
-    mean, std = statistics
-    alpha = torch.full(request.batch.shape, start, device=state.device, requires_grad=True)
-    optimizer = torch.optim.RMSprop([alpha], lr=lr, centered=True)
-    for _, noise in zip(range(n_steps), request.draws(state.shape[-1]), strict=False):
-        with torch.enable_grad():
-            keep = alpha.sigmoid()[:, :, None]  # (examples, tokens, 1)
-            narrowed = keep * state + (1 - keep) * (mean + std * noise.to(state))
-            narrowed = torch.where(request.batch.valid[:, :, None], narrowed, state)
-            output = request.subject.run(request.batch, replace={site: narrowed}).output
-            information = tokens_mean(divergence_from_prior(alpha, (state - mean) / std), request.batch.valid)
-            fit = request.subject.task.log_probability(output, request.target)
-            loss = weight * information - fit  # (examples,)
-        (alpha.grad,) = torch.autograd.grad(loss.sum(), alpha)
-        optimizer.step()
-    return alpha.detach().sigmoid()
+def _cost_of_information(request: Request, site: int, weight: float, statistics: Any) -> Loss:
+    state, task = request.states()[site], request.subject.task
+    mean, std = _statistics(request, site, state, statistics)
+
+    def loss(alpha: Tensor, noise: Tensor) -> Tensor:
+        keep = alpha.sigmoid()[:, :, None]  # (examples, tokens, 1)
+        narrowed = keep * state + (1 - keep) * (mean + std * noise)
+        narrowed = torch.where(request.batch.valid[:, :, None], narrowed, state)
+        output = request.subject.run(request.batch, replace={site: narrowed}).output
+        information = tokens_mean(divergence_from_prior(alpha, (state - mean) / std), request.batch.valid)
+        return weight * information - task.log_probability(output, request.target)
+
+    return loss
 
 
 def divergence_from_prior(alpha: Tensor, standard: Tensor) -> Tensor:

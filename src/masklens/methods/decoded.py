@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from ..errors import MethodError
-from . import Request, register
-from .gradient import check_count, integrated_gradients, slopes, stacked
-from .lm_head import Head, find_head
+from ..model.lm_head import Head, find_head
+from .batching import stacked
+from .gradient import integrated_gradients, slopes
+from .registry import Request, check_choice, check_count, register
 
 LOGITS_AT_ONCE = 2**24
 """the most logits in memory at a time"""
@@ -88,8 +89,7 @@ def token_types(request: Request) -> TokenTypes:
 
 def _scored(request: Request, score: str, n_steps: int) -> tuple[Tensor, dict[int, Tensor]]:
     """alpha (examples, sites, tokens) and the states (examples, tokens, width) by site."""
-    if score not in SCORES:
-        raise MethodError(f"score={score!r} is not known; there are {', '.join(SCORES)}")
+    check_choice("score", score, *SCORES)
     if score == "integrated_gradients":
         alpha = integrated_gradients(request, n_steps=n_steps)
         return alpha, request.states()

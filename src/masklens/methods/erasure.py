@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import comb
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..errors import MethodError
-from . import Request, register
+from ..model.masking import Masked
 from .baselines import absent_state
-from .batching import by_length, even, rows_at_once
-from .gradient import check_count
+from .batching import masked_at, site_by_site
 from .recurrent import MOST_TOKENS, Recurrence, find_recurrence, members, read
+from .registry import Request, check_choice, check_count, register
 
 SHORT = 12
 """up to so many tokens, texts searched together through the model are quicker than one by one with shared
@@ -36,20 +34,12 @@ class Rule:
     internal_batch_size: int | None
 
     def __post_init__(self) -> None:
-        if self.criterion not in ("argmax", "divergence"):
-            raise MethodError(f"criterion={self.criterion!r} is not known; give 'argmax' or 'divergence'")
+        check_choice("criterion", self.criterion, "argmax", "divergence")
         if self.smallest < 0:
             raise MethodError(f"smallest is {self.smallest}; it must be at least 0")
         check_count("budget", self.budget)
         if self.beam is not None:
             check_count("beam", self.beam)
-
-
-class Verdict(NamedTuple):
-    """Whether subsets are enough, and how far the output moved: (subsets,) each."""
-
-    enough: Tensor
-    divergence: Tensor
 
 
 @register(
@@ -92,28 +82,23 @@ def erasure(
     """
     rule = Rule(criterion, margin, smallest, beam, budget, internal_batch_size)
 
-    def score(part: Request) -> Tensor:
-        return torch.stack([_site(part, site, part.states()[site], rule) for site in part.sites], dim=1)
-
     with torch.no_grad():
-        return by_length(request, score)
+        return site_by_site(request, lambda part, site: _site(part, site, rule))
 
 
-def _site(request: Request, site: int, state: Tensor, rule: Rule) -> Tensor:
+def _site(request: Request, site: int, rule: Rule) -> Tensor:
     """The share of optima that keep each token, at one site: (examples, tokens)."""
+    state = request.states()[site]
     baseline = absent_state(request, site, state)
     free = request.batch.valid & ~request.batch.special
     searches = [Search(free[i].nonzero()[:, 0].tolist(), rule) for i in range(len(free))]
-    long = [
-        i
-        for i, s in enumerate(searches)
-        if len(s.free) > SHORT and len(request.batch.tokens[i]) <= MOST_TOKENS
-    ]
+    lengths = [len(tokens) for tokens in request.batch.tokens]
+    long = [i for i, s in enumerate(searches) if len(s.free) > SHORT and lengths[i] <= MOST_TOKENS]
     recurrence = find_recurrence(request, site, state, baseline) if long and rule.beam is None else None
     if recurrence is not None:
         for i in long:
-            _search_prefixes(request, recurrence, i, state[i], baseline[i], searches[i], rule)
-    _search_together(request, site, state, baseline, searches, rule)
+            _search_prefixes(request, recurrence, i, state[i], baseline[i], searches[i])
+    _search_together(request, masked_at(request, site, baseline, rule.internal_batch_size), searches)
     scores = torch.zeros(free.shape, device=state.device)
     for i, search in enumerate(searches):
         scores[i] = search.share(len(scores[i])).to(scores)
@@ -143,19 +128,11 @@ class Search:
     def proposals(self) -> list[tuple[int, ...]]:
         """The sets of the present size to try: none when there is no budget for them."""
         if self.rule.beam is None:
-            return (
-                list(combinations(self.free, self.size))
-                if self.afford(comb(len(self.free), self.size))
-                else []
-            )
-        sets = self._grown()
-        return sets if self.afford(len(sets)) else []
-
-    def _grown(self) -> list[tuple[int, ...]]:
-        if self.size == 0:
-            return [()]
+            there_are = self.afford(comb(len(self.free), self.size))
+            return list(combinations(self.free, self.size)) if there_are else []
         grown = {tuple(sorted((*kept, t))) for kept in self.frontier for t in self.free if t not in kept}
-        return sorted(grown)
+        sets: list[tuple[int, ...]] = sorted(grown) if self.size else [()]
+        return sets if self.afford(len(sets)) else []
 
     def afford(self, count: int) -> bool:
         """Whether the budget has room for so many more; if not, the search is over."""
@@ -165,12 +142,13 @@ class Search:
         self.tried += count
         return True
 
-    def learn(self, sets: list[tuple[int, ...]], verdict: Verdict) -> None:
-        """Take what was found out about the proposals and go on to the next size."""
+    def learn(self, sets: list[tuple[int, ...]], verdict: Tensor) -> None:
+        """Take the verdict on the proposals and go on to the next size."""
+        enough, divergence = verdict.unbind(1)
         if self.size >= self.rule.smallest or self.size == len(self.free):
-            self.optima = [kept for kept, enough in zip(sets, verdict.enough.tolist(), strict=True) if enough]
+            self.optima = [kept for kept, holds in zip(sets, enough.tolist(), strict=True) if holds]
         if self.rule.beam is not None:
-            nearest = verdict.divergence.argsort(stable=True)[: self.rule.beam].tolist()
+            nearest = divergence.argsort(stable=True)[: self.rule.beam].tolist()
             self.frontier = [sets[k] for k in nearest]
         self.done = bool(self.optima) or self.size == len(self.free)
         self.size += not self.done
@@ -194,70 +172,40 @@ class Search:
         return {f"erasure@{site}": stopped}
 
 
-def _search_together(
-    request: Request, site: int, state: Tensor, baseline: Tensor, searches: list[Search], rule: Rule
-) -> None:
+def _search_together(request: Request, masked: Masked, searches: list[Search]) -> None:
     """Search all texts through the model, the sets of all texts in common batches."""
-    while not all(search.done for search in searches):
+    rule = searches[0].rule
+    while True:
         tried = {i: search.proposals() for i, search in enumerate(searches) if not search.done}
         tried = {i: sets for i, sets in tried.items() if sets}
-        rows = [i for i, sets in tried.items() for _ in sets]
-        every = [kept for sets in tried.values() for kept in sets]
-        if not rows:
+        if not tried:
             return
-        verdict = _judge(request, site, state, baseline, rows, every, rule)
-        ends = torch.tensor([len(sets) for sets in tried.values()]).cumsum(0).tolist()
-        for (i, sets), end in zip(tried.items(), ends, strict=True):
-            searches[i].learn(sets, Verdict(*(part[end - len(sets) : end] for part in verdict)))
-
-
-def _judge(
-    request: Request,
-    site: int,
-    state: Tensor,
-    baseline: Tensor,
-    rows: list[int],
-    sets: list[tuple[int, ...]],
-    rule: Rule,
-) -> Verdict:
-    """Run the model with each set of tokens kept in its text."""
-    fixed = ~request.batch.valid | request.batch.special
-    found = []
-    size = rows_at_once(request.batch, state.shape[-1], rule.internal_batch_size)
-    for part in _slices(len(rows), even(len(rows), size)):
-        some = rows[part]
-        keep = fixed[some]
-        for row, kept in zip(keep, sets[part], strict=True):
+        rows = torch.tensor([i for i, sets in tried.items() for _ in sets])
+        keep = request.batch.special[rows]  # (sets, tokens): special tokens stay
+        for row, kept in zip(keep, (kept for sets in tried.values() for kept in sets), strict=True):
             row[list(kept)] = True
-        edited = torch.where(keep[:, :, None], state[some], baseline[some])
-        output = request.subject.run(request.batch.take(some), replace={site: edited}).output
-        found.append(_verdict(request, some, output, rule))
-    return Verdict(torch.cat([v.enough for v in found]), torch.cat([v.divergence for v in found]))
+        found = masked.read(rows, keep, lambda some, _, output: _verdict(request, rule, some, output))
+        parts = found.split([len(sets) for sets in tried.values()])
+        for (i, sets), verdict in zip(tried.items(), parts, strict=True):
+            searches[i].learn(sets, verdict)
 
 
-def _slices(count: int, size: int) -> Iterator[slice]:
-    return (slice(start, start + size) for start in range(0, count, size))
-
-
-def _verdict(request: Request, rows: list[int], output: Tensor, rule: Rule) -> Verdict:
+def _verdict(request: Request, rule: Rule, rows: Tensor, output: Tensor) -> Tensor:
+    """Whether the sets kept in the texts `rows` are enough (1 or 0), and the divergence: (sets, 2)."""
     task, reference = request.subject.task, request.reference[rows]
     divergence = task.divergence(reference, output)
     if rule.criterion == "divergence":
-        return Verdict(divergence <= rule.margin, divergence)
-    return Verdict(task.agrees(reference, output, request.batch.take(rows)), divergence)
+        enough = divergence <= rule.margin
+    else:
+        enough = task.agrees(reference, output, request.batch.take(rows.tolist()))
+    return torch.stack([enough.to(divergence), divergence], dim=1)
 
 
 def _search_prefixes(
-    request: Request,
-    recurrence: Recurrence,
-    row: int,
-    state: Tensor,
-    baseline: Tensor,
-    search: Search,
-    rule: Rule,
+    request: Request, recurrence: Recurrence, row: int, state: Tensor, baseline: Tensor, search: Search
 ) -> None:
     """Search one text of a GRU classifier, prefixes computed once for all sets that share them."""
-    valid = request.batch.valid[row]
+    valid, rule = request.batch.valid[row], search.rule
     places = valid.nonzero()[:, 0]
     free = torch.isin(places, torch.tensor(search.free, device=places.device))
     levels = recurrence.levels(state[valid], baseline[valid], free)
@@ -268,11 +216,10 @@ def _search_prefixes(
         level = next(levels)
         if size < min(rule.smallest, len(search.free)):
             continue
-        rows = [row] * len(level.codes)
-        verdict = _verdict(
-            request, rows, read(request.subject, recurrence, level.hidden, request, rows), rule
-        )
-        optima = members(level.codes[verdict.enough], len(places)) & free
+        rows = torch.full((len(level.codes),), row, device=places.device)
+        output = read(recurrence, level.hidden, request, rows.tolist())
+        enough = _verdict(request, rule, rows, output)[:, 0] == 1
+        optima = members(level.codes[enough], len(places)) & free
         search.optima = [tuple(places[kept].tolist()) for kept in optima]
         if search.optima:
             search.done = True

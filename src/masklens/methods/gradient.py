@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import MethodError, SiteError
-from . import Request, register
+from ..errors import SiteError
 from .baselines import absent_state
-from .batching import by_length, pairs, rows_at_once
+from .batching import pairs, rows_at_once, site_by_site, stacked
+from .registry import Request, check_choice, check_count, register
 
 Objective = Callable[[Tensor, Tensor], Tensor]
 """from an output and a target to one value an example"""
@@ -82,16 +82,8 @@ def path_gradient(
 
 def reduced(gradient: Tensor, norm: str) -> Tensor:
     """One number a token from a gradient (..., width): "l2" or "l1" norm, or the signed "sum"."""
-    if norm == "sum":
-        return gradient.sum(-1)
-    if norm not in ("l1", "l2"):
-        raise MethodError(f"norm={norm!r} is not known; give 'l2', 'l1' or 'sum'")
-    return gradient.norm(p=int(norm[1]), dim=-1)
-
-
-def stacked(request: Request, score: Callable[[int], Tensor]) -> Tensor:
-    """(examples, sites, tokens) from a function that gives the scores (examples, tokens) of one site."""
-    return torch.stack([score(site) for site in request.sites], dim=1)
+    check_choice("norm", norm, "l2", "l1", "sum")
+    return gradient.sum(-1) if norm == "sum" else gradient.norm(p=int(norm[1]), dim=-1)
 
 
 @register(
@@ -146,38 +138,23 @@ def smoothgrad(
     internal_batch_size: int | None = None,
 ) -> Tensor:
     """The norm of the mean gradient at h + e, e normal with std `noise` x (max - min of the text's h)."""
+    check_count("n_samples", n_samples)
+    return site_by_site(
+        request,
+        lambda part, site: reduced(smooth_gradient(part, site, n_samples, noise, internal_batch_size), norm),
+    )
 
-    def score(part: Request) -> Tensor:
-        found = smooth_slopes(part, n_samples, noise, internal_batch_size)
-        return stacked(part, lambda site: reduced(found[site].gradient, norm))
 
-    return by_length(request, score)
-
-
-def smooth_slopes(
+def smooth_gradient(
     request: Request,
+    site: int,
     n_samples: int,
     noise: float,
     internal_batch_size: int | None = None,
     objective: Objective | None = None,
-) -> dict[int, Slope]:
-    """States and gradients averaged over `n_samples` noisy copies of the state, one site at a time."""
-    check_count("n_samples", n_samples)
-    return {
-        site: Slope(state, _smooth(request, site, state, n_samples, noise, internal_batch_size, objective))
-        for site, state in request.states().items()
-    }
-
-
-def _smooth(
-    request: Request,
-    site: int,
-    state: Tensor,
-    n_samples: int,
-    noise: float,
-    internal_batch_size: int | None,
-    objective: Objective | None,
 ) -> Tensor:
+    """The gradient averaged over `n_samples` noisy copies of the state: (examples, tokens, width)."""
+    state = request.states()[site]
     spread = noise * _range(state, request.batch.valid)  # (examples, 1, 1)
     share = torch.tensor([1 / n_samples])
     total = torch.zeros_like(state)
@@ -230,38 +207,30 @@ def integrated_gradients(
     check_count("n_steps", n_steps)
     steps, weights = quadrature(points, n_steps)
 
-    def score(part: Request) -> Tensor:
-        found = integrated_slopes(part, steps, weights, internal_batch_size)
-        sums = stacked(part, lambda site: (found[site].state * found[site].gradient).sum(-1))
+    def score(part: Request, site: int) -> Tensor:
+        sums = integrated(part, site, steps, weights, internal_batch_size).sum(-1)
         return sums.abs() if absolute else sums
 
-    return by_length(request, score)
+    return site_by_site(request, score)
 
 
-def integrated_slopes(
+def integrated(
     request: Request,
+    site: int,
     steps: Tensor,
     weights: Tensor,
     internal_batch_size: int | None = None,
     objective: Objective | None = None,
-) -> dict[int, Slope]:
-    """h - b and the weighted sum of gradients at b + steps[k] (h - b), at each site by itself."""
-    found = {}
-    for site, state in request.states().items():
-        baseline = absent_state(request, site, state)
-        way = state - baseline
-        total = path_gradient(
-            request, site, _straight(baseline, way, steps), weights, internal_batch_size, objective
-        )
-        found[site] = Slope(way, total)
-    return found
+) -> Tensor:
+    """h - b times the weighted sum of gradients at b + steps[k] (h - b): (examples, tokens, width)."""
+    state = request.states()[site]
+    baseline = absent_state(request, site, state)
+    way = state - baseline
 
-
-def _straight(baseline: Tensor, way: Tensor, steps: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    def at(rows: Tensor, which: Tensor) -> Tensor:
+    def point(rows: Tensor, which: Tensor) -> Tensor:
         return baseline[rows] + steps[which].to(way)[:, None, None] * way[rows]
 
-    return at
+    return way * path_gradient(request, site, point, weights, internal_batch_size, objective)
 
 
 def quadrature(points: str, n: int) -> tuple[Tensor, Tensor]:
@@ -279,13 +248,5 @@ def quadrature(points: str, n: int) -> tuple[Tensor, Tensor]:
         ends[[0, -1]] = 0.5
         return torch.linspace(0, 1, n, dtype=torch.float64), ends / ends.sum()
     shift = {"left": 0.0, "middle": 0.5, "right": 1.0}
-    if points not in shift:
-        known = ", ".join(["gausslegendre", "linspace", "trapezoid", *shift])
-        raise MethodError(f"points={points!r} is not known; there are {known}")
+    check_choice("points", points, "gausslegendre", "linspace", "trapezoid", *shift)
     return (torch.arange(n, dtype=torch.float64) + shift[points]) / n, equal
-
-
-def check_count(name: str, value: int) -> None:
-    """A MethodError unless the option is a whole number of at least 1."""
-    if not isinstance(value, int) or value < 1:
-        raise MethodError(f"{name} is {value!r}; it must be a whole number of at least 1")

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import MethodError
-from . import Request, register
-from .gradient import check_count
+from .batching import stacked
+from .fitting import Loss, fitted
+from .registry import Request, check_choice, check_count, register
 
 
 @register(
@@ -44,32 +44,27 @@ def guan(
         score: "inverse" for 1 / sigma, or "negative" for -sigma (the paper's SST figure).
     """
     check_count("n_steps", n_steps)
-    if score not in ("inverse", "negative"):
-        raise MethodError(f"score={score!r} is not known; give 'inverse' (1 / sigma) or 'negative' (-sigma)")
-    states = request.states()
-    sigma = torch.stack(
-        [_noise_levels(request, site, states[site], n_steps, lr, weight, start) for site in request.sites],
-        dim=1,
-    )
+    check_choice("score", score, "inverse", "negative")
+
+    def levels(site: int) -> Tensor:
+        loss = _cost_of_noise(request, site, weight)
+        return F.softplus(fitted(request, request.states()[site], start, n_steps, lr, loss))
+
+    sigma = stacked(request, levels)
     return 1 / sigma if score == "inverse" else -sigma
 
 
-def _noise_levels(
-    request: Request, site: int, state: Tensor, n_steps: int, lr: float, weight: float, start: float
-) -> Tensor:
-    """The fitted sigmas at one site: (examples, tokens)."""
-    raw = torch.full(request.batch.shape, start, device=state.device, requires_grad=True)
-    optimizer = torch.optim.RMSprop([raw], lr=lr, centered=True)
-    for _, noise in zip(range(n_steps), request.draws(state.shape[-1]), strict=False):
-        with torch.enable_grad():
-            sigma = F.softplus(raw)
-            noisy = state + sigma[:, :, None] * noise.to(state)
-            output = request.subject.run(request.batch, replace={site: noisy}).output
-            entropy = (sigma.log() * request.batch.valid).sum(1)
-            loss = squared_change(request.reference, output) - weight * entropy  # (examples,)
-        (raw.grad,) = torch.autograd.grad(loss.sum(), raw)
-        optimizer.step()
-    return F.softplus(raw.detach())
+def _cost_of_noise(request: Request, site: int, weight: float) -> Loss:
+    state = request.states()[site]
+
+    def loss(raw: Tensor, noise: Tensor) -> Tensor:
+        sigma = F.softplus(raw)
+        noisy = state + sigma[:, :, None] * noise
+        output = request.subject.run(request.batch, replace={site: noisy}).output
+        entropy = (sigma.log() * request.batch.valid).sum(1)
+        return squared_change(request.reference, output) - weight * entropy
+
+    return loss
 
 
 def squared_change(reference: Tensor, output: Tensor) -> Tensor:

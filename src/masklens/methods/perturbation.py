@@ -7,7 +7,7 @@ Special tokens are never taken away and score 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
@@ -15,40 +15,35 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import MethodError
-from . import Request, register
 from .baselines import absent_state, mask_or_zero
-from .batching import by_length, even, rows_at_once
-from .gradient import check_count, fixed, path_gradient, stacked
+from .batching import masked_at, rows_at_once, site_by_site
+from .gradient import fixed, path_gradient
+from .registry import Request, check_count, register
 
 
 class Game:
-    """The score of one or more texts at a site, as a function of the tokens that are kept."""
+    """The score of texts at a site, as a function of the tokens that are kept."""
 
     def __init__(self, request: Request, site: int, internal_batch_size: int | None) -> None:
-        self.request, self.site, self.state = request, site, request.states()[site]
-        self.baseline = absent_state(request, site, self.state, mask_or_zero(request))
+        self.request = request
         self.free = request.batch.valid & ~request.batch.special  # (examples, tokens)
-        self.rows_at_once = rows_at_once(request.batch, self.state.shape[-1], internal_batch_size)
+        baseline = absent_state(request, site, request.states()[site], mask_or_zero(request))
+        self.masked = masked_at(request, site, baseline, internal_batch_size)
 
-    @torch.no_grad()
     def scores(self, rows: Tensor, keep: Tensor) -> Tensor:
         """The target's score for the texts `rows` with `keep` (rows, tokens) bool: (rows,)."""
-        request, found = self.request, []
-        if not len(rows):  # texts without a token that can be taken away
-            return self.state.new_zeros(0)
-        size = even(len(rows), self.rows_at_once)
-        for some, kept in zip(rows.split(size), keep.split(size), strict=True):
-            edited = torch.where(kept[:, :, None], self.state[some], self.baseline[some])
-            output = request.subject.run(
-                request.batch.take(some.tolist()), replace={self.site: edited}
-            ).output
-            found.append(request.subject.task.score(output, request.target[some]))
-        return torch.cat(found)
+        task, target = self.request.subject.task, self.request.target
+        return self.masked.read(rows, keep, lambda some, _, output: task.score(output, target[some]))
 
     def of_samples(self, keep: Tensor) -> Tensor:
         """The same for samples of every text, keep (examples, samples, tokens): (examples, samples)."""
         rows = torch.arange(len(keep), device=keep.device).repeat_interleave(keep.shape[1])
         return self.scores(rows, keep.flatten(0, 1)).reshape(keep.shape[:2])
+
+
+def played(request: Request, internal_batch_size: int | None, score: Callable[[Game], Tensor]) -> Tensor:
+    """(examples, sites, tokens) from what a game at a site gives, (examples, tokens)."""
+    return site_by_site(request, lambda part, site: score(Game(part, site, internal_batch_size)))
 
 
 @register(
@@ -65,12 +60,7 @@ def occlusion(request: Request, *, window: int = 1, internal_batch_size: int | N
     `baselines` says otherwise.
     """
     check_count("window", window)
-
-    def score(part: Request) -> Tensor:
-        games = [Game(part, site, internal_batch_size) for site in part.sites]
-        return torch.stack([_occluded(game, window) for game in games], dim=1)
-
-    return by_length(request, score)
+    return played(request, internal_batch_size, lambda game: _occluded(game, window))
 
 
 def _occluded(game: Game, window: int) -> Tensor:
@@ -88,10 +78,8 @@ def _occluded(game: Game, window: int) -> Tensor:
 def _windows(valid: Tensor, window: int) -> Tensor:
     """Every window that lies within a text (all of a shorter text): (examples, windows, tokens) bool."""
     tokens = valid.shape[1]
-    start, place = (
-        torch.arange(tokens, device=valid.device)[:, None],
-        torch.arange(tokens, device=valid.device),
-    )
+    place = torch.arange(tokens, device=valid.device)
+    start = place[:, None]
     inside = (place >= start) & (place < start + window)
     last = (valid.sum(1) - window).clamp(min=0)
     return inside & (start <= last[:, None, None]) & valid[:, None]
@@ -112,12 +100,7 @@ def shapley(request: Request, *, n_samples: int = 25, internal_batch_size: int |
     token, or zero where there is none, unless `baselines` says otherwise.
     """
     check_count("n_samples", n_samples)
-
-    def score(part: Request) -> Tensor:
-        games = [Game(part, site, internal_batch_size) for site in part.sites]
-        return torch.stack([_mean_rise(game, n_samples) for game in games], dim=1)
-
-    return by_length(request, score)
+    return played(request, internal_batch_size, lambda game: _mean_rise(game, n_samples))
 
 
 def _mean_rise(game: Game, n_samples: int) -> Tensor:
@@ -139,8 +122,7 @@ def _rises(game: Game, rank: Tensor, ends: Tensor) -> Tensor:
     value = ends[:, 1:].repeat(1, len(steps))  # (examples, steps): the score with that many tokens added
     value[:, 0] = ends[:, 0]
     rows, step = ((steps > 0) & (steps < count[:, None])).nonzero().unbind(1)
-    if len(rows):
-        value[rows, step] = game.scores(rows, ~free[rows] | (rank[rows] < step[:, None])).to(value)
+    value[rows, step] = game.scores(rows, ~free[rows] | (rank[rows] < step[:, None])).to(value)
     return value.diff(dim=1).gather(1, rank) * free
 
 
@@ -172,17 +154,13 @@ def lime(
     check_count("n_samples", n_samples)
     if not 0 < drop < 1:
         raise MethodError(f"drop is {drop}; it must be between 0 and 1")
-
-    def score(part: Request) -> Tensor:
-        kept = part.noise(n_samples, 1, torch.rand)[..., 0] >= drop  # (examples, samples, tokens)
-        games = [Game(part, site, internal_batch_size) for site in part.sites]
-        return torch.stack([_surrogate(game, kept & game.free[:, None], penalty) for game in games], dim=1)
-
-    return by_length(request, score)
+    return played(request, internal_batch_size, lambda game: _surrogate(game, n_samples, drop, penalty))
 
 
-def _surrogate(game: Game, kept: Tensor, penalty: float) -> Tensor:
-    """The linear model's coefficients (examples, tokens); kept (examples, samples, tokens) of free tokens."""
+def _surrogate(game: Game, n_samples: int, drop: float, penalty: float) -> Tensor:
+    """The linear model's coefficients (examples, tokens)."""
+    kept = game.request.noise(n_samples, 1, torch.rand)[..., 0] >= drop  # (examples, samples, tokens)
+    kept &= game.free[:, None]
     values = game.of_samples(kept | ~game.free[:, None])
     weights = kept.sum(2) / game.free.sum(1, keepdim=True).clamp(min=1)
     return ridge(kept.double(), values.double(), weights.double(), penalty).float() * game.free
@@ -217,13 +195,10 @@ def gradient_shap(
     has normal noise of that standard deviation added in each sample.
     """
     check_count("n_samples", n_samples)
-
-    def score(part: Request) -> Tensor:
-        return stacked(
-            part, lambda site: _expected_gradient(part, site, n_samples, noise, internal_batch_size)
-        )
-
-    return by_length(request, score)
+    return site_by_site(
+        request,
+        lambda part, site: _expected_gradient(part, site, n_samples, noise, internal_batch_size),
+    )
 
 
 def _expected_gradient(
@@ -265,10 +240,7 @@ def deeplift_shap(request: Request, *, internal_batch_size: int | None = None) -
     The baselines are zero and the pad token, unless `baselines` says otherwise.
     """
     captum_attr("deeplift_shap")
-    return by_length(
-        request,
-        lambda part: stacked(part, lambda site: _mean_deeplift(part, site, internal_batch_size)),
-    )
+    return site_by_site(request, lambda part, site: _mean_deeplift(part, site, internal_batch_size))
 
 
 def captum_attr(method: str) -> ModuleType:

@@ -6,26 +6,19 @@ add up to 1. Thermostat works with captum on the output of the whole embedding l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import Request, register
-from .gradient import (
-    grad_x_input,
-    integrated_gradients,
-    integrated_slopes,
-    quadrature,
-    slopes,
-    smooth_slopes,
-    stacked,
-)
+from .batching import stacked
+from .gradient import grad_x_input, integrated, integrated_gradients, quadrature, slopes, smooth_gradient
 from .perturbation import deeplift_shap, gradient_shap, lime, occlusion, shapley
+from .registry import METHODS, Request, register
 
 ALLENNLP = "Wallace et al. 2019 (AllenNLP Interpret)"
-THERMOSTAT = "Feldhus et al. 2021 (Thermostat)"
 
 
 def _loss(request: Request) -> Any:
@@ -33,10 +26,17 @@ def _loss(request: Request) -> Any:
     return lambda output, target: -request.subject.task.log_probability(output, target)
 
 
-def _shares(request: Request, scores: Tensor) -> Tensor:
-    """|scores| as shares of their sum over each text's tokens."""
+def _shares(request: Request, values: Callable[[int], Tensor]) -> Tensor:
+    """|Sums| over features of the values (examples, tokens, width) at each site, as shares of the text."""
+    scores = stacked(request, lambda site: _sum_beyond_rounding(values(site)))
     size = scores.abs() * request.batch.valid[:, None]
     return size / size.sum(-1, keepdim=True).clamp(min=torch.finfo(size.dtype).tiny)
+
+
+def _sum_beyond_rounding(values: Tensor) -> Tensor:
+    """The sum over features, or 0 where it is no more than what rounding leaves of terms that cancel out."""
+    total = values.sum(-1)
+    return torch.where(total.abs() > 1e-4 * values.abs().sum(-1), total, 0.0)
 
 
 @register(
@@ -45,9 +45,7 @@ def _shares(request: Request, scores: Tensor) -> Tensor:
 def allennlp_simple(request: Request) -> Tensor:
     """|sum_k dL/dh_k h_k| as shares of the text."""
     found = slopes(request, _loss(request))
-    return _shares(
-        request, stacked(request, lambda site: _sum_beyond_rounding(found[site].gradient * found[site].state))
-    )
+    return _shares(request, lambda site: found[site].gradient * found[site].state)
 
 
 @register(
@@ -60,14 +58,7 @@ def allennlp_smooth(request: Request) -> Tensor:
     behind the word embeddings of BERT-like models. Sums that are zero but for rounding count as zero here;
     AllenNLP itself turns the rounding errors into shares.
     """
-    found = smooth_slopes(request, n_samples=10, noise=0.01, objective=_loss(request))
-    return _shares(request, stacked(request, lambda site: _sum_beyond_rounding(found[site].gradient)))
-
-
-def _sum_beyond_rounding(values: Tensor) -> Tensor:
-    """The sum over features, or 0 where it is no more than what rounding leaves of terms that cancel out."""
-    total = values.sum(-1)
-    return torch.where(total.abs() > 1e-4 * values.abs().sum(-1), total, 0.0)
+    return _shares(request, lambda site: smooth_gradient(request, site, 10, 0.01, objective=_loss(request)))
 
 
 @register(
@@ -78,98 +69,68 @@ def _sum_beyond_rounding(values: Tensor) -> Tensor:
 )
 def allennlp_integrated(request: Request) -> Tensor:
     """|h . mean gradient| at 0, 0.1, ..., 0.9 of the way from zero, as shares of the text."""
-    found = integrated_slopes(request, *quadrature("left", 10), objective=_loss(request))
-    return _shares(
-        request, stacked(request, lambda site: _sum_beyond_rounding(found[site].state * found[site].gradient))
-    )
+    path = quadrature("left", 10)
+    return _shares(request, lambda site: integrated(request, site, *path, objective=_loss(request)))
 
 
-def _against(request: Request, baselines: Any) -> Request:
-    """The request with other baselines, unless the user gave some."""
-    return request if request.baselines is not None else replace(request, baselines=baselines)
+def preset(
+    name: str, method: Callable[..., Tensor], summary: str, cost: str, baselines: Any = None, **options: Any
+) -> Callable[[Request], Tensor]:
+    """Register a method with Thermostat's settings; baselines that the user gives come before its own.
+
+    Methods that read gradients work at the output of the whole embedding layer.
+    """
+    needs = METHODS[method.__name__].needs
+    shared = {"planted": "a token shares the fall of its window with its neighbours"}
+
+    def run(request: Request) -> Tensor:
+        against = replace(request, baselines=baselines if request.baselines is None else request.baselines)
+        scores = method(against, **options)
+        request.note(against.reference)
+        return scores
+
+    said = ", ".join(f"{option}={value!r}" for option, value in options.items()) or "its usual options"
+    run.__doc__ = f"{method.__name__} with {said}" + ("" if baselines is None else f", {baselines=}.")
+    register(
+        name,
+        summary=f"Thermostat's {summary}",
+        cost=cost,
+        paper="Feldhus et al. 2021 (Thermostat)",
+        needs=needs,
+        sites="inputs" if needs == "forward passes" else "embeddings",
+        exempt=shared if "window" in options else {},
+    )(run)
+    return run
 
 
-@register(
-    "thermostat_grad_x_activation",
-    summary="Thermostat's gradient times the embedding layer's output",
-    cost="2",
-    paper=THERMOSTAT,
-    sites="embeddings",
+thermostat_grad_x_activation = preset(
+    "thermostat_grad_x_activation", grad_x_input, "gradient times the embedding layer's output", "2"
 )
-def thermostat_grad_x_activation(request: Request) -> Tensor:
-    """grad_x_input at the output of the whole embedding layer."""
-    return grad_x_input(request)
-
-
-@register(
+thermostat_integrated = preset(
     "thermostat_integrated",
-    summary="Thermostat's integrated gradients: 25 steps from pad tokens",
-    cost="50",
-    paper=THERMOSTAT,
-    sites="embeddings",
+    integrated_gradients,
+    "integrated gradients: 25 steps from pad tokens",
+    "50",
+    "pad",
+    n_steps=25,
 )
-def thermostat_integrated(request: Request) -> Tensor:
-    """integrated_gradients with 25 steps at the output of the whole embedding layer; special tokens stay."""
-    return integrated_gradients(_against(request, "pad"), n_steps=25)
-
-
-@register(
-    "thermostat_lime",
-    summary="Thermostat's LIME: 25 samples, pad tokens",
-    cost="25",
-    paper=THERMOSTAT,
-    needs="forward passes",
+thermostat_lime = preset(
+    "thermostat_lime", lime, "LIME: 25 samples, pad tokens", "25", "pad", n_samples=25, drop=0.3, penalty=1.0
 )
-def thermostat_lime(request: Request) -> Tensor:
-    """lime with 25 samples, 30% of tokens replaced by the pad token, ridge regression."""
-    return lime(_against(request, "pad"), n_samples=25, drop=0.3, penalty=1.0)
-
-
-@register(
-    "thermostat_occlusion",
-    summary="Thermostat's occlusion: windows of 3 tokens",
-    cost="one a token",
-    paper=THERMOSTAT,
-    needs="forward passes",
-    exempt={"planted": "a token shares the fall of its window with its neighbours"},
-)
-def thermostat_occlusion(request: Request) -> Tensor:
-    """occlusion with windows of 3 against token id 0, captum's own default whatever that token is."""
-    return occlusion(_against(request, 0), window=3)
-
-
-@register(
+thermostat_occlusion = preset(
+    "thermostat_occlusion", occlusion, "occlusion: windows of 3 tokens", "one a token", 0, window=3
+)  # captum's own baseline is token id 0, whatever that token is
+thermostat_shapley = preset(
     "thermostat_shapley",
-    summary="Thermostat's Shapley sampling: 25 orders, pad tokens",
-    cost="25 a token",
-    paper=THERMOSTAT,
-    needs="forward passes",
+    shapley,
+    "Shapley sampling: 25 orders, pad tokens",
+    "25 a token",
+    "pad",
+    n_samples=25,
 )
-def thermostat_shapley(request: Request) -> Tensor:
-    """shapley with 25 orders against the pad token."""
-    return shapley(_against(request, "pad"), n_samples=25)
-
-
-@register(
-    "thermostat_gradient_shap",
-    summary="Thermostat's GradientShap: 5 samples",
-    cost="10",
-    paper=THERMOSTAT,
-    sites="embeddings",
+thermostat_gradient_shap = preset(
+    "thermostat_gradient_shap", gradient_shap, "GradientShap: 5 samples", "10", n_samples=5
 )
-def thermostat_gradient_shap(request: Request) -> Tensor:
-    """gradient_shap with 5 samples at the output of the whole embedding layer."""
-    return gradient_shap(request, n_samples=5)
-
-
-@register(
-    "thermostat_deeplift_shap",
-    summary="Thermostat's DeepLiftShap: zeros and pad tokens as baselines",
-    cost="8",
-    paper=THERMOSTAT,
-    needs="gradients; captum",
-    sites="embeddings",
+thermostat_deeplift_shap = preset(
+    "thermostat_deeplift_shap", deeplift_shap, "DeepLiftShap: zeros and pad tokens as baselines", "8"
 )
-def thermostat_deeplift_shap(request: Request) -> Tensor:
-    """deeplift_shap at the output of the whole embedding layer."""
-    return deeplift_shap(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import Request, register
+from .registry import Request, register
 
 
 @register(

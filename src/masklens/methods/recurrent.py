@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..subject import Subject
-from . import Request
+from .registry import Request
 
 MOST_TOKENS = 62
 """subsets are written as the bits of an int64"""
@@ -128,12 +127,10 @@ def _reproduces(guess: Recurrence, request: Request, site: int, state: Tensor) -
     rows = list(range(min(4, len(batch))))
     own = subject.run(batch.take(rows), replace={site: state[rows]}).output
     hidden = torch.cat([guess.last(state[i][batch.valid[i]]) for i in rows])
-    output = read(subject, guess, hidden, request, rows)
+    output = read(guess, hidden, request, rows)
     return output.shape == own.shape and torch.allclose(output, own, rtol=1e-3, atol=1e-4)
 
 
-def read(
-    subject: Subject, recurrence: Recurrence, hidden: Tensor, request: Request, rows: list[int]
-) -> Tensor:
+def read(recurrence: Recurrence, hidden: Tensor, request: Request, rows: list[int]) -> Tensor:
     """The task's output for last hidden states that belong to the given texts of the batch."""
-    return subject.task.read(recurrence.head(hidden), request.batch.take(rows))
+    return request.subject.task.read(recurrence.head(hidden), request.batch.take(rows))

@@ -1,0 +1,61 @@
+"""95% intervals by the bootstrap over texts: what a mean would have been for other texts of the kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+SAMPLES = 1000
+
+
+def bounds(found: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    """The interval from what the samples gave."""
+    low, high = np.quantile(found, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def interval(values: np.ndarray, draws: int = SAMPLES, seed: int = 0) -> tuple[float, float]:
+    """Of the mean of one value a text; texts are drawn with replacement."""
+    generator = np.random.default_rng(seed)
+    return bounds([generator.choice(values, len(values)).mean() for _ in range(draws)])
+
+
+def token_interval(values: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Of the mean over tokens, from the values of each text's tokens; texts without tokens are left out."""
+    sums = np.array([one.sum(dtype=float) for one in values if one.size])
+    counts = np.array([one.size for one in values if one.size])
+    chosen = np.random.default_rng(0).integers(len(sums), size=(SAMPLES, len(sums)))
+    return bounds(sums[chosen].sum(1) / counts[chosen].sum(1))
+
+
+class RunningMean:
+    """A mean over texts that come some at a time, with its interval by the Poisson bootstrap.
+
+    In each sample a text counts as often as a Poisson number of mean 1 says, so that sums are all that has to
+    be kept (Chamandy et al. 2012).
+    """
+
+    def __init__(self) -> None:
+        self.total = self.count = 0.0
+        self.totals, self.counts = np.zeros(SAMPLES), np.zeros(SAMPLES)
+
+    def add(self, sums: np.ndarray, counts: np.ndarray, weights: np.ndarray) -> None:
+        """Each text's sum and count of values, (texts,), and its `sample_weights` (samples, texts)."""
+        self.total += sums.sum()
+        self.count += counts.sum()
+        self.totals += weights @ sums
+        self.counts += weights @ counts
+
+    @property
+    def value(self) -> float:
+        return self.total / self.count if self.count else float("nan")
+
+    def bounds(self) -> tuple[float, float]:
+        there = self.counts > 0
+        return bounds(self.totals[there] / self.counts[there])
+
+
+def sample_weights(seed: int, number: int, texts: int) -> np.ndarray:
+    """How often each text of the part with that number counts in each sample: (samples, texts)."""
+    return np.random.default_rng([seed, number]).poisson(1.0, (SAMPLES, texts)).astype(float)

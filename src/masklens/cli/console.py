@@ -1,0 +1,95 @@
+"""Results go to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ..reports.labels import printable
+from .wording import in_options
+
+if TYPE_CHECKING:
+    from ..attribution import Attribution
+    from ..evaluation.verify import Verification
+
+
+def tell(message: str) -> None:
+    """Say something to the user without mixing it with the results."""
+    typer.echo(printable(message), err=True)
+
+
+@contextmanager
+def working() -> Iterator[None]:
+    """The part of a command before its results: what libraries print goes to standard error, and their
+    warnings are one line each."""
+
+    def warn(message: Any, *about: Any, **more: Any) -> None:
+        tell(f"warning: {in_options(' '.join(str(message).split()))}")
+
+    with redirect_stdout(sys.stderr), warnings.catch_warnings():
+        warnings.showwarning = warn
+        with waiting("loading the packages"):
+            import_module("torch")  # here, so that nothing later seems to take the time
+        yield
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show on a terminal what is being waited for."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{what} ..."):
+        yield
+
+
+def print_json(data: Any) -> None:
+    """Print data alone on standard output; what JSON does not know is printed as a string."""
+    typer.echo(json.dumps(data, default=str))
+
+
+def draw(attributions: Sequence[Attribution], proofs: Sequence[Verification] | None = None) -> None:
+    """Print every attribution as a heat map, with its verification."""
+    from rich.console import Console
+
+    from ..reports.terminal import HeatMap, proof_line
+
+    console = Console()
+    for i, attribution in enumerate(attributions):
+        console.print(HeatMap(attribution))
+        if proofs:
+            console.print(proof_line(attribution, proofs[i]))
+        console.print()
+
+
+def show(table: Any) -> None:
+    """Print a table, or rows that have the same fields as one."""
+    from rich.console import Console
+    from rich.table import Table
+
+    if isinstance(table, list):
+        made = Table(*table[0])
+        for row in table:
+            made.add_row(*map(plain, row.values()))
+        table = made
+    Console().print(table, highlight=False)
+
+
+def plain(value: Any) -> str:
+    """A value for a table: numbers with four digits, lists joined by commas, no markup."""
+    from rich.markup import escape
+
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return escape(", ".join(map(str, value)))
+    return escape("" if value is None else str(value))

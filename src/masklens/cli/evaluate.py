@@ -1,0 +1,120 @@
+"""`masklens evaluate`: how true explanations are to the model, in one table."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import masklens
+
+from . import options
+from .console import print_json, show, tell, waiting, working
+from .inputs import (
+    choose_ways,
+    explain_all,
+    gather,
+    load_lenses,
+    load_subject,
+    read_target,
+)
+
+if TYPE_CHECKING:
+    from ..evaluation.table import Table
+    from ..model.subject import Subject
+
+of_measure = partial(options.option, "Measure")
+METRIC = "A metric, such as hiding, revealing or log_odds; repeat for several."
+ATTRIBUTIONS = "A file of attributions: as explain writes them, or text, tokens, scores; or a corpus run."
+
+
+def evaluate(
+    texts: options.Texts = None,
+    input: options.Input = None,
+    column: options.Column = None,
+    pair: options.Pair = False,
+    label_column: options.LabelColumn = None,
+    attributions: Annotated[
+        list[str] | None, options.of_texts("--attributions", "FILE|FOLDER", ATTRIBUTIONS)
+    ] = None,
+    limit: options.Limit = None,
+    model: options.Model = None,
+    device: options.Device = None,
+    truncate: options.Truncate = False,
+    max_length: options.MaxLength = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    method: options.Method = None,
+    option: options.MethodOption = None,
+    lens: options.Lenses = None,
+    lm_head: options.Head = None,
+    target: options.Target = None,
+    windows: options.Windows = None,
+    metric: Annotated[
+        list[str] | None, of_measure("--metric", "NAME", METRIC, show_default="seven of them")
+    ] = None,
+    draws: Annotated[int, of_measure("--draws", "N", "Random orders to compare with.", min=0)] = 20,
+    out: Annotated[Path | None, options.of_output("--out", "FILE", "Write the table to a json file.")] = None,
+    as_json: options.Json = False,
+    seed: options.Seed = 0,
+) -> None:
+    """Measure how true explanations are to the model, beside random ones, in one table.
+
+    [bold]Examples[/bold]
+
+      masklens evaluate --input reviews.csv --method gradcam --method occlusion
+      masklens evaluate --attributions theirs.json --metric hiding --draws 5
+    """
+    with working():
+        from ..corpus.shards import corpus_runs
+        from ..evaluation.imported import read_attributions
+        from ..files import check_writable
+
+        if out:
+            check_writable(out)
+        subject = load_subject(model, device, truncate, max_length, trust_remote_code)
+        runs = corpus_runs(attributions or [], alone=not (texts or input))
+        sets: dict[str, Any] = (
+            {} if runs else {Path(path).stem: read_attributions(path) for path in attributions or []}
+        )
+        if texts or input:
+            wanted = gather(texts, input, column, limit, pair)
+            lenses = load_lenses(model, subject, lens, method)
+            ways = choose_ways(method, lenses, lm_head, option)
+            sets |= explain_all(subject, wanted, ways, target, seed, windows)
+        gold = read_gold(input, label_column, limit)
+        with waiting("measuring"):
+            table = (
+                measure_runs(subject, runs, metric, draws, seed, limit)
+                if runs
+                else masklens.evaluate(subject, sets, gold, metric, random_draws=draws, seed=seed)
+            )
+        if out:
+            table.to_json(out)
+            tell(f"wrote {out}")
+    if as_json:
+        print_json(table.to_dict())
+    else:
+        show(table)
+
+
+def read_gold(pattern: str | None, column: str | None, limit: int | None) -> list[Any] | None:
+    """The gold labels of the texts in files: ids, names, or lists of answers."""
+    if not pattern or not column:
+        return None
+    from ..reading import read_labels
+
+    return [read_target(label) for label in read_labels(pattern, column, limit)]
+
+
+def measure_runs(
+    subject: Subject,
+    runs: dict[str, str],
+    metrics: list[str] | None,
+    draws: int,
+    seed: int,
+    limit: int | None,
+) -> Table:
+    """The table of corpus runs."""
+    from ..corpus.evaluate import evaluate_corpora
+
+    return evaluate_corpora(subject, runs, metrics, random_draws=draws, seed=seed, limit=limit)

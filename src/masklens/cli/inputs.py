@@ -1,0 +1,154 @@
+"""From options to what the library takes: texts, the model, its lenses, and the ways to explain."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import masklens
+
+from ..errors import MethodError, TextError
+from .console import tell, waiting
+from .options import DEFAULT_METHOD
+
+if TYPE_CHECKING:
+    from ..attribution import Text
+    from ..diffmask.lens import DiffMask
+    from ..methods.explain import Explanations
+    from ..model.subject import Subject
+    from ..reports.ways import Way
+
+
+def gather(
+    texts: Sequence[str] | None,
+    pattern: str | None,
+    columns: Sequence[str] | None,
+    limit: int | None,
+    pair: bool = False,
+) -> list[Text]:
+    """The texts given as arguments, two by two for pairs, and those in files, at most `limit` of them."""
+    from ..reading import STANDARD_INPUT, read_texts
+
+    if texts and STANDARD_INPUT in texts:
+        raise TextError("to read texts from standard input, give --input -")
+    given = list(texts or [])
+    if pair and (len(given) % 2 or not given):
+        raise TextError(f"--pair takes two texts for each pair; {len(given)} texts were given")
+    found: list[Text] = list(zip(given[::2], given[1::2], strict=True)) if pair else list(given)
+    if pattern is not None:
+        found += read_texts(pattern, columns or ["text"], limit)
+    if not found:
+        raise TextError("no text was given; give one or more as arguments, or a file with --input")
+    return found[:limit]
+
+
+def load_subject(
+    model: str | None,
+    device: str | None,
+    truncate: bool = False,
+    max_length: int | None = None,
+    trust_remote_code: bool = False,
+) -> Subject:
+    """The model that was named, or the packaged one."""
+    how: dict[str, Any] = {"truncate": truncate, "max_length": max_length}
+    with waiting("loading the model"):
+        hide_loading_bars()
+        if model is not None:
+            how["trust_remote_code"] = trust_remote_code
+            return masklens.Subject.from_pretrained(model, device=device, **how)
+        subject = masklens.Subject.default(device)
+        return masklens.Subject(subject.module, subject.tokenizer, **how) if any(how.values()) else subject
+
+
+def hide_loading_bars() -> None:
+    """No bars for reading weights from disk, which takes moments; those for downloads stay."""
+    from huggingface_hub.utils.tqdm import enable_progress_bars
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    enable_progress_bars()
+
+
+def load_lenses(
+    model: str | None,
+    subject: Subject,
+    given: Sequence[Path] | None,
+    methods: Sequence[str] | None = None,
+    packaged: Sequence[str] = ("inputs",),
+) -> list[DiffMask]:
+    """The lenses that were named; of the packaged model its own, unless other methods were named."""
+    if given or model is not None:
+        return [masklens.DiffMask.from_pretrained(one, subject) for one in given or []]
+    wanted = packaged if not methods or "diffmask" in methods else ()
+    return [masklens.DiffMask.default(subject, over) for over in wanted]
+
+
+def packaged_head(model: str | None, given: str | None) -> str | None:
+    """The LM head that was named; without a model, that of the packaged one."""
+    if given is not None or model is not None:
+        return given
+    from ..model.default import HOME
+
+    return str(HOME)
+
+
+def choose_ways(
+    methods: Sequence[str] | None,
+    lenses: Sequence[DiffMask],
+    lm_head: str | None,
+    options: Sequence[str] | None,
+) -> dict[str, Way]:
+    """The methods and lenses to explain with, by name."""
+    from ..reports.ways import choose
+
+    return choose(methods or [], DEFAULT_METHOD, lenses, lm_head, read_options(options))
+
+
+def explain_all(
+    subject: Subject,
+    texts: Sequence[Text],
+    ways: Mapping[str, Way],
+    target: str | None,
+    seed: int,
+    windows: int | None,
+) -> dict[str, Explanations]:
+    """What each way says about the texts, by its name."""
+    from ..reports.ways import explain_ways
+
+    if len(texts) > 1:
+        tell(f"explaining {len(texts):,} texts with {', '.join(ways)}")
+    common: dict[str, Any] = {"target": read_target(target), "seed": seed, "windows": windows}
+    return explain_ways(subject, texts, ways, **common, show_progress=sys.stderr.isatty())
+
+
+def read_target(target: Any) -> Any:
+    """A class id if the target is a whole number, else what was given, such as a label name."""
+    return int(target) if isinstance(target, str) and target.isdecimal() else target
+
+
+def read_options(given: Sequence[str] | None) -> dict[str, Any]:
+    """The options of methods, NAME=VALUE each; a value is JSON (a number, true, null) or else a string."""
+    found = {}
+    for one in given or []:
+        name, equals, value = one.partition("=")
+        if not equals or not name:
+            raise MethodError(f"--option {one} is not understood; write --option NAME=VALUE")
+        found[name.strip()] = _value(value.strip())
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def check_unused(given: Mapping[str, Any], needs: str = "texts, not attributions") -> None:
+    """Raise for an option that would do nothing with what else was given."""
+    for name, value in given.items():
+        if value:
+            raise MethodError(f"{name} needs {needs}, or leave it out")

@@ -1,0 +1,176 @@
+"""`masklens methods`: what there is to explain with, or one method and its options."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import options
+from .completion import complete_method
+from .console import print_json, working
+from .wording import in_options
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ..methods.registry import Method
+
+FIELDS = ("name", "summary", "cost", "needs", "paper")
+KINDS = {
+    "a fitted lens": "Learned masks",
+    "time": "Learned masks",
+    "gradients": "Gradients",
+    "attention weights": "Attention",
+    "forward passes": "Tokens taken away",
+    "nothing": "For comparison",
+}
+"""the kind of a method by the first thing it needs"""
+MEANINGS = {
+    "absolute": "take absolute values",
+    "internal_batch_size": "copies of texts that go through the model at once",
+    "lr": "the learning rate",
+    "margin": "nats by which the output may move",
+    "n_samples": "random samples",
+    "n_steps": "steps",
+    "noise": "the size of the noise",
+    "norm": "l2, l1 or sum (signed)",
+    "steps": "steps of learning for a text",
+    "window": "tokens that are taken away together",
+}
+"""options that many methods have, where a method says nothing else about them"""
+TOKENS = 20
+"""tokens of a text, where costs that depend on them are compared"""
+
+
+def methods(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="One method to describe.", autocompletion=complete_method),
+    ] = None,
+    every: Annotated[
+        bool, options.of_output("--all", options.FLAG, "Also the settings that other tools have of a method.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """List the methods by kind and cost, or describe one with its options.
+
+    [bold]Examples[/bold]
+
+      masklens methods
+      masklens methods integrated_gradients
+    """
+    with working():
+        from ..methods.registry import METHODS, find, load_all
+        from ..reports.ways import is_preset
+
+        load_all()
+        one = find(name) if name else None
+    if one is not None:
+        describe(one, as_json)
+    elif as_json:
+        print_json([fields(METHODS[name]) for name in sorted(METHODS)])
+    else:
+        listed = [method for method in METHODS.values() if every or not is_preset(method)]
+        show_kinds(listed, hidden=len(METHODS) - len(listed))
+
+
+def fields(method: Method) -> dict[str, str]:
+    return {name: getattr(method, name) for name in FIELDS}
+
+
+def show_kinds(methods: Iterable[Method], hidden: int) -> None:
+    """Print the methods of each kind, the cheapest first."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    kinds: dict[str, list[Method]] = {title: [] for title in [*KINDS.values(), "Others"]}
+    for method in sorted(methods, key=passes):
+        kinds[kind(method)].append(method)
+    width = max(len(method.name) for some in kinds.values() for method in some)
+    console = Console(highlight=False)
+    for title, some in kinds.items():
+        if some:
+            console.print(f"[bold]{title}[/bold]")
+            rows = ((method.name, method.cost, method.summary) for method in some)
+            console.print(grid(rows, widths=(width, 18)))
+    console.print("The cost is in forward passes of the model.")
+    if hidden:
+        console.print(f"{hidden} more are other tools' settings of these: masklens methods --all")
+    console.print(escape("The options of a method: masklens methods NAME"))
+
+
+def kind(method: Method) -> str:
+    return next((title for needs, title in KINDS.items() if method.needs.startswith(needs)), "Others")
+
+
+def passes(method: Method) -> float:
+    """About how many forward passes a text takes with the default options."""
+    cost = re.split("[,;:]", method.cost)[0]
+    for option, default in method.options.items():
+        cost = cost.replace(option, str(default))
+    result = float(method.options.get("budget", 1))
+    for number in re.findall(r"\d+(?:\.\d+)?", cost):
+        result *= float(number)
+    return result * (TOKENS if cost.endswith("a token") else 1)
+
+
+def describe(method: Method, as_json: bool) -> None:
+    """Print what a method computes, costs and needs, and its options with their defaults."""
+    about, meanings = documentation(inspect.getdoc(method.function) or "")
+    if as_json:
+        print_json(fields(method) | {"options": method.options, "meanings": meanings})
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(highlight=False)
+    console.print(f"[bold]{method.name}[/bold]  {escape(method.summary)}\n")
+    console.print(escape(about) + "\n")
+    facts = (
+        ("cost", f"{method.cost} (in forward passes)"),
+        ("needs", in_options(method.needs)),
+        ("paper", method.paper),
+    )
+    console.print(grid(facts, widths=(5,)))
+    if method.options:
+        console.print("[bold]Options[/bold]  --option NAME=VALUE")
+        console.print(grid(option_rows(method.options, meanings), widths=(19, 13)))
+
+
+def option_rows(defaults: Mapping[str, Any], meanings: Mapping[str, str]) -> Iterable[tuple[str, ...]]:
+    """Name, default and meaning of each option; those with an option of the command line say so."""
+    flags = {"lens": "--lens", "lm_head": "--lm-head"}
+    for name, default in defaults.items():
+        shown = "none" if default is None else str(default)
+        yield flags.get(name, name), shown, meanings.get(name, MEANINGS.get(name, ""))
+
+
+def documentation(text: str) -> tuple[str, dict[str, str]]:
+    """What a docstring says apart from its arguments, and what it says about each of them."""
+    before, _, rest = text.partition("\nArgs:\n")
+    arguments, after = re.match(r"((?:[ \t]+.*\n?|\n(?=[ \t]))*)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+    meanings = {}
+    for names, meaning in re.findall(r"^    (\w[\w, ]*): (.*(?:\n {8}.*)*)", arguments, re.MULTILINE):
+        for name in names.split(", "):
+            meanings[name] = " ".join(meaning.split())
+    paragraphs = [" ".join(one.split()) for one in f"{before}\n\n{after}".split("\n\n")]
+    return "\n\n".join(filter(None, paragraphs)), meanings
+
+
+def grid(rows: Iterable[tuple[str, ...]], widths: tuple[int, ...]) -> RenderableType:
+    """Columns of the given widths, which are never cut; the last takes the rest of the line."""
+    from rich.markup import escape
+    from rich.padding import Padding
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for i, width in enumerate(widths):
+        table.add_column(width=width, no_wrap=i == 0, style="cyan" if i == 0 else None)
+    table.add_column(ratio=1)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return Padding(table, (0, 0, 1, 2))

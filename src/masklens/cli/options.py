@@ -1,0 +1,86 @@
+"""The options of the command line. Each is written once and means the same in every command."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .completion import complete_method
+
+DEFAULT_METHOD = "integrated_gradients"
+
+
+def option(panel: str, names: str, value: str, help: str, **about: Any) -> Any:
+    """An option that help shows in a group: its names, what stands for its value, what it does."""
+    return typer.Option(*names.split(), metavar=value, help=help, rich_help_panel=panel, **about)
+
+
+of_texts, of_model, of_method, of_output, of_run = (
+    partial(option, panel) for panel in ("Texts", "Model", "Method", "Output", "Run")
+)
+FLAG = ""
+"""the value of an option without one"""
+
+INPUT = "A file of texts, or a pattern: txt (one a line), csv, jsonl, parquet; - is standard input."
+Texts = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="TEXT", help="The texts; - reads them from standard input, one a line."),
+]
+Input = Annotated[str | None, of_texts("--input", "FILE", INPUT)]
+Data = Annotated[str, of_texts("--data --input", "FILE", "The texts to fit on, as for explain.")]
+Column = Annotated[
+    list[str] | None,
+    of_texts("--column", "NAME", "The column of the texts; two for pairs.", show_default="text"),
+]
+LabelColumn = Annotated[str | None, of_texts("--label-column", "NAME", "The column of the gold labels.")]
+Pair = Annotated[
+    bool, of_texts("--pair", FLAG, "Take the texts two by two: a question and its context, say.")
+]
+Limit = Annotated[int | None, of_texts("--limit", "N", "Use at most so many texts.", min=1)]
+
+Model = Annotated[
+    str | None,
+    of_model("--model", "FOLDER|HUB_ID", "The model to explain.", show_default="the packaged one"),
+]
+Device = Annotated[str | None, of_model("--device", "NAME", "Such as cpu, cuda or cuda:1.")]
+Truncate = Annotated[bool, of_model("--truncate", FLAG, "Cut texts that are too long.")]
+MaxLength = Annotated[
+    int | None,
+    of_model("--max-length", "N", "Tokens the model is given at most.", min=1, show_default="the model's"),
+]
+TrustRemoteCode = Annotated[
+    bool, of_model("--trust-remote-code", FLAG, "Run code that comes with the model.")
+]
+
+naming_methods = partial(of_method, "--method", "NAME", autocompletion=complete_method)
+Method = Annotated[
+    list[str] | None,
+    naming_methods(
+        "A method (see: masklens methods); repeat for several.",
+        show_default=f"the lenses, else {DEFAULT_METHOD}",
+    ),
+]
+MethodOption = Annotated[
+    list[str] | None,
+    of_method("--option", "NAME=VALUE", "An option of the method (see: masklens methods NAME); repeatable."),
+]
+Lens = Annotated[Path | None, of_method("--lens", "FOLDER", "A fitted lens.")]
+Lenses = Annotated[list[Path] | None, of_method("--lens", "FOLDER", "A fitted lens; repeat for several.")]
+Head = Annotated[
+    str | None, of_method("--lm-head", "FOLDER|HUB_ID", "A model with the LM head, for decoded_gradcam.")
+]
+Target = Annotated[
+    str | None, of_method("--target", "ID|LABEL", "What to explain.", show_default="the prediction")
+]
+WINDOWS = "Find answers in long contexts: by how many tokens windows overlap."
+Windows = Annotated[int | None, of_method("--windows", "N", WINDOWS, min=0)]
+GUARD = "Keep more of a text until it keeps its prediction and moves by at most so much."
+Guard = Annotated[float | None, of_method("--guard", "NATS", GUARD, min=0)]
+VERIFY = "Remove what is called unneeded, and run the model again."
+Verify = Annotated[bool, of_method("--verify/--no-verify", FLAG, VERIFY)]
+
+Json = Annotated[bool, of_output("--json", FLAG, "Print machine-readable output alone.")]
+Seed = Annotated[int, of_run("--seed", "N", "Same seed, same result.")]

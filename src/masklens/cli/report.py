@@ -1,0 +1,111 @@
+"""`masklens report`: explanations and their verification in one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import masklens
+
+from . import options
+from .console import print_json, tell, waiting, working
+from .inputs import check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
+
+if TYPE_CHECKING:
+    from ..evaluation.table import Table
+    from ..model.subject import Subject
+
+INPUT = "Attributions that explain wrote (json, parquet), or texts as there; - is standard input."
+SPEECH = "Scores by part of speech (English; needs spaCy)."
+
+
+def report(
+    texts: options.Texts = None,
+    input: Annotated[str | None, options.of_texts("--input", "FILE", INPUT)] = None,
+    column: options.Column = None,
+    pair: options.Pair = False,
+    label_column: options.LabelColumn = None,
+    limit: options.Limit = None,
+    model: options.Model = None,
+    device: options.Device = None,
+    truncate: options.Truncate = False,
+    max_length: options.MaxLength = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    method: options.Method = None,
+    option: options.MethodOption = None,
+    lens: options.Lenses = None,
+    lm_head: options.Head = None,
+    target: options.Target = None,
+    windows: options.Windows = None,
+    guard: options.Guard = None,
+    games: Annotated[
+        bool, options.of_output("--games", options.FLAG, "Play the hiding and revealing games.")
+    ] = False,
+    parts_of_speech: Annotated[bool, options.of_output("--parts-of-speech", options.FLAG, SPEECH)] = False,
+    title: Annotated[str, options.of_output("--title", "TEXT", "The title.")] = "masklens report",
+    out: Annotated[Path, options.of_output("--out", "FILE", "The html file.")] = Path("report.html"),
+    as_json: options.Json = False,
+    seed: options.Seed = 0,
+) -> None:
+    """Write explanations and their verification to one HTML file to explore.
+
+    [bold]Examples[/bold]
+
+      masklens report --input reviews.csv --label-column label --games
+      masklens report --input made.parquet --model FOLDER --out made.html
+    """
+    with working():
+        from ..evaluation.imported import read_attributions
+        from ..files import check_writable
+        from ..reports.report import first_texts, holds_attributions, named
+
+        check_writable(out)
+        made = read_attributions(input) if input and holds_attributions(input) else None
+        if made is not None:
+            check_unused({"--method": method, "--target": target, "--lm-head": lm_head, "a text": texts})
+            check_unused({"--option": option, "--windows": windows})
+        if made is not None and not model:
+            check_unused({"--lens": lens, "--games": games, "--guard": guard}, "the model: add --model")
+        subject = None
+        if model or made is None:
+            subject = load_subject(model, device, truncate, max_length, trust_remote_code)
+        lenses = load_lenses(model, subject, lens, method, ("inputs", "states")) if subject else []
+        labels = read_answers(input, label_column, limit, subject)
+        sets: dict[str, Any]
+        if made is not None:
+            sets = named(first_texts(made, limit))
+        else:
+            assert subject is not None
+            wanted = gather(texts, input, column, limit, pair)
+            ways = choose_ways(method, lenses, lm_head, option)
+            sets = explain_all(subject, wanted, ways, target, seed, windows)
+        table = play(subject, sets) if games else None
+        more: dict[str, Any] = {"labels": labels, "evaluation": table, "parts_of_speech": parts_of_speech}
+        with waiting("verifying and writing the report" if subject else "writing the report"):
+            masklens.report(sets, out, title, subject, lenses, guard=guard, **more)
+        tell(f"wrote {out}")
+    if as_json:
+        print_json({"report": str(out), "bytes": out.stat().st_size, "methods": list(sets)})
+
+
+def play(subject: Subject | None, sets: dict[str, Any]) -> Table:
+    """The hiding and revealing games."""
+    with waiting("playing the hiding and revealing games"):
+        return masklens.evaluate(subject, sets, metrics=["hiding", "revealing"])
+
+
+def read_answers(
+    pattern: str | None, column: str | None, limit: int | None, subject: Subject | None
+) -> list[str | list[str]] | None:
+    """The right answers in a file as a report takes them: names, and lists where questions are answered."""
+    if not pattern or not column:
+        return None
+    from ..reading import read_labels
+    from ..tasks.answers import gold_answers
+    from ..tasks.spans import QuestionAnswering
+
+    asked = subject is not None and isinstance(subject.task, QuestionAnswering)
+    return [
+        gold_answers(label) if asked or isinstance(label, list | dict) else str(label)
+        for label in read_labels(pattern, column, limit)
+    ]

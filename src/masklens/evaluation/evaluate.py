@@ -1,0 +1,220 @@
+"""`evaluate`: several explanations of the same texts, one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..attribution import Attribution
+from ..errors import MethodError
+from ..model.subject import as_subject
+from ..tasks.answers import answer_scores
+from ..tasks.spans import QuestionAnswering
+from . import faithfulness
+from .faithfulness import Game
+from .masking import Views
+from .plausibility import Span, plausibility
+from .ranking import Ranking, random_rankings, rank
+from .robustness import warn_of_problems
+from .specificity import Rarity, class_words, no_rarity
+from .table import Cell, Table, cell, cell_of_draws
+
+Measured = Game | np.ndarray
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A measure of faithfulness: one value a text."""
+
+    function: Callable[[Views, Ranking], Measured]
+    better: str
+    """"higher" or "lower" """
+
+
+METRICS: dict[str, Metric] = {
+    "revealing": Metric(faithfulness.revealing, "higher"),
+    "hiding": Metric(faithfulness.hiding, "lower"),
+    "hiding_least_first": Metric(partial(faithfulness.hiding, order="least_important_first"), "higher"),
+    "comprehensiveness": Metric(faithfulness.comprehensiveness, "higher"),
+    "sufficiency": Metric(faithfulness.sufficiency, "lower"),
+    "aopc_comprehensiveness": Metric(faithfulness.aopc_comprehensiveness, "higher"),
+    "aopc_sufficiency": Metric(faithfulness.aopc_sufficiency, "lower"),
+    "aopc_by_token": Metric(faithfulness.aopc_by_token, "higher"),
+    "aopc_sufficiency_by_token": Metric(faithfulness.aopc_sufficiency_by_token, "lower"),
+    "ferret_comprehensiveness": Metric(faithfulness.ferret_comprehensiveness, "higher"),
+    "ferret_sufficiency": Metric(faithfulness.ferret_sufficiency, "lower"),
+    "log_odds": Metric(faithfulness.log_odds, "lower"),
+    "loo_correlation": Metric(faithfulness.loo_correlation, "higher"),
+    "divergence": Metric(faithfulness.divergence, "lower"),
+}
+"""the measures of faithfulness by name"""
+
+DEFAULT = (
+    "revealing",
+    "hiding",
+    "aopc_comprehensiveness",
+    "aopc_sufficiency",
+    "log_odds",
+    "loo_correlation",
+    "divergence",
+)
+PLAUSIBILITY = ("iou_f1", "token_f1", "auprc")
+OVERLAP = "overlap"
+
+
+def evaluate(
+    subject: Any,
+    attributions: Mapping[str, Sequence[Attribution]],
+    labels: Sequence[Any] | None = None,
+    metrics: Sequence[str] | None = None,
+    rationales: Sequence[Sequence[Span]] | None = None,
+    rarity: Rarity = no_rarity,
+    top_words: int = 50,
+    random_draws: int = 20,
+    replace: Any = "mask",
+    seed: int = 0,
+) -> Table:
+    """Measure several sets of attributions of the same texts, beside random ones.
+
+        table = evaluate(subject, {"gradient": a, "lens": b}, labels=labels, metrics=["revealing", "hiding"])
+
+    Args:
+        attributions: by name, one attribution a text, all for the same texts in the same order. A set with
+            several sites gets a row a site, NAME@SITE.
+        labels: gold labels, ids or names; without them accuracy is agreement with the model's own decision.
+            For question answering the right answers, one or a list a text: accuracy is exact match then, and
+            exact match and F1 of the model's own answers are in the table's settings.
+        metrics: names from METRICS, "iou_f1", "token_f1" and "auprc" (with `rationales`), or "overlap".
+        rationales: for each text, the character spans that people marked.
+        rarity: how much a word counts in "overlap"; see specificity.document_rarity.
+        random_draws: how many random orders the row "random" has; 0 for no such row.
+        replace: how tokens are hidden: "mask", "drop" or a vector.
+    """
+    names = _check(metrics, attributions, rationales)
+    subject, sets = as_subject(subject), dict(attributions)
+    first = next(iter(sets.values()))
+    views = Views(subject, [a.text for a in first], labels, shared_targets(sets), how=replace)
+    faithful = [name for name in names if name in METRICS]
+    answered = _answered(views)
+    table: dict[str, dict[str, Cell]] = {}
+    curves: dict[str, dict[str, Sequence[float]]] = {}
+    for row, found in measure(views, sets, faithful, random_draws, seed):
+        table[row] = {name: _cell(some, seed) for name, some in found.items()}
+        games = {name: [one.curve for one in some if isinstance(one, Game)] for name, some in found.items()}
+        curves[row] = {name: np.mean(some, axis=0).tolist() for name, some in games.items() if some}
+    for row, site, chosen in attribution_rows(sets):
+        table[row] |= _plausible(names, chosen, rationales, site, seed)
+        if OVERLAP in names:
+            table[row][OVERLAP] = _overlap(chosen, rarity, site, top_words, seed)
+    return Table(
+        rows=table,
+        better=_directions(names),
+        seconds={row: getattr(chosen, "seconds", None) for row, _, chosen in attribution_rows(sets)},
+        curves=curves,
+        notes=[note for name, chosen in sets.items() for note in warn_of_problems(name, chosen)]
+        + [f"the model's own answers: {name} {value:.3f}" for name, value in answered.items()],
+        settings=settings_of(len(views), labels is not None, replace, random_draws, seed) | answered,
+    )
+
+
+def settings_of(texts: int, labelled: bool, replace: Any, draws: int, seed: int) -> dict[str, Any]:
+    """What a table says about how it was made."""
+    return {
+        "texts": texts,
+        "accuracy": "gold labels" if labelled else "agreement with the model",
+        "replace": replace if isinstance(replace, str) else type(replace).__name__,
+        "random_draws": draws,
+        "seed": seed,
+    }
+
+
+def _answered(views: Views) -> dict[str, float]:
+    """How good the model's own answers are, where it answers questions and the right ones are known."""
+    task = views.subject.task
+    if views.gold is None or not isinstance(task, QuestionAnswering):
+        return {}
+    said = task.describe(task.predict(views.reference.to(views.batch.valid.device), views.batch), views.batch)
+    return answer_scores(said, views.gold)
+
+
+def _check(
+    metrics: Sequence[str] | None, sets: Mapping[str, Sequence[Attribution]], rationales: Any
+) -> tuple[str, ...]:
+    names = (
+        tuple(metrics) if metrics is not None else DEFAULT + (PLAUSIBILITY if rationales is not None else ())
+    )
+    known = (*METRICS, *PLAUSIBILITY, OVERLAP)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise MethodError(f"no metric {unknown[0]!r}; there are {', '.join(known)}")
+    if rationales is None and any(name in PLAUSIBILITY for name in names):
+        raise MethodError(
+            "iou_f1, token_f1 and auprc compare with people: give rationales=, spans for each text"
+        )
+    if not sets or not all(len(chosen) for chosen in sets.values()):
+        raise MethodError("nothing to evaluate; give {name: attributions} with at least one attribution each")
+    return names
+
+
+def attribution_rows(
+    sets: Mapping[str, Sequence[Attribution]],
+) -> Iterator[tuple[str, int, Sequence[Attribution]]]:
+    for name, chosen in sets.items():
+        sites = chosen[0].sites
+        for site in sites:
+            yield (name if len(sites) == 1 else f"{name}@{site}"), site, chosen
+
+
+def shared_targets(sets: Mapping[str, Sequence[Attribution]]) -> list[str] | None:
+    """What was explained, where it is not the model's own decision; all sets that say must agree."""
+    wanted = {tuple(a.target for a in chosen) for chosen in sets.values() if any(a.target for a in chosen)}
+    if len(wanted) > 1:
+        raise MethodError("the sets explain different targets; evaluate them apart")
+    own = all(a.target == a.prediction for chosen in sets.values() for a in chosen)
+    return None if own else list(wanted.pop())
+
+
+def measured_values(found: Measured) -> np.ndarray:
+    return found.areas if isinstance(found, Game) else found
+
+
+def measure(
+    views: Views, sets: Mapping[str, Sequence[Attribution]], names: Sequence[str], draws: int, seed: int
+) -> Iterator[tuple[str, dict[str, list[Measured]]]]:
+    """For each row of the table, what each measure gives for the texts: one result, or one a random draw."""
+    for row, site, chosen in attribution_rows(sets):
+        ranking = rank(views, chosen, site)
+        yield row, {name: [METRICS[name].function(views, ranking)] for name in names}
+    if draws and names:
+        rankings = random_rankings(views, draws, seed)
+        yield "random", {name: [METRICS[name].function(views, one) for one in rankings] for name in names}
+
+
+def _cell(found: Sequence[Measured], seed: int) -> Cell:
+    values = np.stack([measured_values(one) for one in found])
+    return cell(values[0], seed=seed) if len(values) == 1 else cell_of_draws(values, seed=seed)
+
+
+def _plausible(
+    names: Sequence[str], chosen: Sequence[Attribution], rationales: Any, site: int, seed: int
+) -> dict[str, Cell]:
+    wanted = [name for name in names if name in PLAUSIBILITY]
+    if not wanted:
+        return {}
+    found = plausibility(chosen, rationales, site)
+    return {name: cell(found[name], seed=seed) for name in wanted}
+
+
+def _overlap(chosen: Sequence[Attribution], rarity: Rarity, site: int, count: int, seed: int) -> Cell:
+    words = class_words(chosen, rarity, site)
+    return Cell(words.overlap(count), *words.overlap_interval(count, seed=seed))
+
+
+def _directions(names: Sequence[str]) -> dict[str, str]:
+    known = {name: metric.better for name, metric in METRICS.items()}
+    known |= dict.fromkeys(PLAUSIBILITY, "higher") | {OVERLAP: "lower"}
+    return {name: known[name] for name in names}

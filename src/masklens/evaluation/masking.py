@@ -1,0 +1,147 @@
+"""What a model makes of texts of which only some tokens are visible, for all measures of faithfulness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..attribution import Text
+from ..model.batch import Batch
+from ..model.masking import Baseline, Manner, Masked
+from ..model.subject import Subject
+
+REMEMBERED = 1_000_000
+"""views whose readings are kept, so that methods share what they have in common"""
+
+
+@dataclass(frozen=True, eq=False)
+class Readings:
+    """What the model made of each view; each array is (views,)."""
+
+    log_probability: np.ndarray
+    """of the target"""
+    agrees: np.ndarray
+    """1 where the decision is the same as for the whole text"""
+    correct: np.ndarray
+    """1 where the decision is the gold label; as `agrees` where no labels were given"""
+    divergence: np.ndarray
+    """from the output for the whole text, in nats"""
+
+    @property
+    def probability(self) -> np.ndarray:
+        return np.exp(self.log_probability)
+
+    def reshape(self, *shape: int) -> Readings:
+        return Readings(*(getattr(self, field.name).reshape(shape) for field in fields(self)))
+
+
+class Known(NamedTuple):
+    """Texts that went through the model already."""
+
+    batch: Batch
+    output: Tensor
+
+
+class Views:
+    """Texts ready to be looked at in part.
+
+        views = Views(subject, texts, labels=labels)
+        readings = views.read(rows, keep)            # rows (views,), keep (views, tokens) bool
+
+    Special tokens, and tokens that are the mask token already, stay visible whatever `keep` says; with a
+    Baseline every token can be removed. A view that was read before is not run again.
+
+    Args:
+        how, pack, tokens_at_once: see `model.masking.Masked`.
+        known: the texts as they were encoded before, and the model's output for them.
+        like: views of other texts of the same subject, whose checks of what the model allows hold here too.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        texts: Sequence[Text],
+        labels: Sequence[Any] | None = None,
+        targets: Sequence[Any] | None = None,
+        how: Manner | Tensor | Baseline = "mask",
+        pack: bool = True,
+        tokens_at_once: int | None = None,
+        known: Known | None = None,
+        like: Views | None = None,
+    ) -> None:
+        self.subject, self.how = subject, how
+        self.batch = subject.encode(texts, targets) if known is None else known.batch
+        checked: Masked | None = None if like is None else like.masked
+        self.masked: Masked = Masked(subject, self.batch, how, pack, tokens_at_once, checked)
+        self.removable = self.masked.removable.cpu().numpy()  # (texts, tokens)
+        self.valid = self.batch.valid.cpu().numpy()
+        self.reference = (self._whole() if known is None else known.output).cpu()  # (texts, ...)
+        task, whole = subject.task, self.reference.to(subject.device)
+        self.target = task.resolve(None if targets is None else list(targets), whole, self.batch)
+        self.gold = None if labels is None else task.gold(labels, whole, self.batch)
+        answers = self._answers(torch.arange(len(self)), self.batch, whole).tolist()
+        self._seen = dict(zip(self._keys(range(len(self)), self.valid), answers, strict=True))
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    @property
+    def known(self) -> Known:
+        """What views of the same texts need not encode and run again."""
+        return Known(self.batch, self.reference)
+
+    @property
+    def counts(self) -> np.ndarray:
+        """How many tokens can be removed from each text."""
+        return self.removable.sum(1)
+
+    def read(self, rows: np.ndarray, keep: np.ndarray) -> Readings:
+        """The model's answers to the views; equal views are run once."""
+        rows = np.asarray(rows)
+        keep = (np.asarray(keep, dtype=bool) | ~self.removable[rows]) & self.valid[rows]
+        keys = self._keys(rows, keep)
+        new = {key: i for i, key in enumerate(keys) if key not in self._seen}
+        found: dict[tuple[int, bytes], list[float]] = {}
+        if new:
+            views = list(new.values())
+            some = torch.from_numpy(rows[views]), torch.from_numpy(keep[views])
+            found = dict(zip(new, self.masked.read(*some, self._answers).tolist(), strict=True))
+        columns = np.array([found.get(key) or self._seen[key] for key in keys]).reshape(-1, 4)
+        if len(self._seen) < REMEMBERED:
+            self._seen |= found
+        return Readings(*columns.T)
+
+    def read_steps(self, keep: np.ndarray) -> Readings:
+        """Several views of every text: keep (texts, steps, tokens); the readings are (texts, steps)."""
+        texts, steps, tokens = keep.shape
+        rows = np.repeat(np.arange(texts), steps)
+        return self.read(rows, keep.reshape(-1, tokens)).reshape(texts, steps)
+
+    def whole(self) -> Readings:
+        """The readings of the whole texts, (texts,)."""
+        return self.read(np.arange(len(self)), self.valid)
+
+    def _whole(self) -> Tensor:
+        """The output for every whole text."""
+        rows = torch.arange(len(self))
+        return self.masked.read(rows, self.batch.valid, lambda rows, batch, output: output.cpu())
+
+    @staticmethod
+    def _keys(rows: Sequence[int] | np.ndarray, keep: np.ndarray) -> list[tuple[int, bytes]]:
+        bits = np.packbits(keep, axis=1)
+        return [(int(row), some.tobytes()) for row, some in zip(rows, bits, strict=True)]
+
+    def _answers(self, rows: Tensor, batch: Batch, output: Tensor) -> Tensor:
+        """(views, 4): log-probability, agrees, correct, divergence."""
+        task, reference = self.subject.task, self.reference[rows.cpu()].to(output.device)
+        agrees = correct = task.agrees(reference, output, batch)
+        if self.gold is not None:
+            correct = task.right(output, batch, [self.gold[i] for i in rows.tolist()])
+        target = self.target[rows.to(self.target.device)]
+        columns = [task.log_probability(output, target), agrees, correct, task.divergence(reference, output)]
+        return torch.stack([column.double() for column in columns], 1)

@@ -1,0 +1,27 @@
+"""The names of layers: what people read in place of the numbers of sites."""
+
+from __future__ import annotations
+
+import re
+
+
+def site_name(site: int) -> str:
+    """0 is the words before position is added, 1 the whole embeddings, k+1 the output of block k."""
+    return ("words", "embeddings")[site] if site < 2 else f"block {site - 1}"
+
+
+def row_name(name: str) -> str:
+    """The name of a row or a setting of one layer, NAME@SITE, with the layer's own name."""
+    head, at, site = name.rpartition("@")
+    return f"{head}, {site_name(int(site))}" if at and site.isdecimal() else name
+
+
+def in_layers(message: str) -> str:
+    """A message with "block 3" for "site 4", and the same for lists of sites."""
+    message = re.sub(r"\b(?:(unknown|no) site|sites?) (\d+|[\[(][\d, ]+[\])])", _layers, message)
+    return re.sub(r"\bsites\b", "layers", message)
+
+
+def _layers(found: re.Match[str]) -> str:
+    names = ", ".join(site_name(int(number)) for number in re.findall(r"\d+", found[2]))
+    return f"{found[1]} layer {names}" if found[1] else names

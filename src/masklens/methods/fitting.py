@@ -1,0 +1,28 @@
+"""Numbers of tokens that are fitted to one text at a time, by gradient descent under noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .registry import Request
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""from the numbers (examples, tokens) and standard normal noise in the shape of the state to (examples,)"""
+
+
+def fitted(request: Request, state: Tensor, start: float, n_steps: int, lr: float, loss: Loss) -> Tensor:
+    """The numbers (examples, tokens) after so many steps of centered RMSprop, one noise sample a step.
+
+    The losses of the texts are minimised each by itself: they share no number.
+    """
+    numbers = torch.full(request.batch.shape, start, device=state.device, requires_grad=True)
+    optimizer = torch.optim.RMSprop([numbers], lr=lr, centered=True)
+    for _, noise in zip(range(n_steps), request.draws(state.shape[-1]), strict=False):
+        with torch.enable_grad():
+            value = loss(numbers, noise.to(state)).sum()
+        (numbers.grad,) = torch.autograd.grad(value, numbers)
+        optimizer.step()
+    return numbers.detach()

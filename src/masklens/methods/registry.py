@@ -1,0 +1,190 @@
+"""The registry of methods. A method is a function from a Request to scores, one file a method.
+
+    @register("gradient", summary="...", cost="...", paper="...")
+    def gradient(request: Request, *, norm: str = "l2") -> Tensor:     # (examples, sites, tokens)
+
+Its keyword arguments are the options that `masklens.explain` takes for it. `masklens.methods()` lists the
+names.
+"""
+
+from __future__ import annotations
+
+import inspect
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..errors import MethodError
+from ..model.batch import Batch
+from ..model.subject import Subject
+
+FILES = (
+    "..diffmask.lens",
+    ".gradient",
+    ".bottleneck",
+    ".guan",
+    ".erasure",
+    ".decoded",
+    ".attention",
+    ".perturbation",
+    ".random",
+    ".presets",
+)
+"""the modules that register methods, as seen from this folder"""
+
+
+@dataclass
+class Request:
+    """What is asked of a method: why this target, for these texts, at these sites."""
+
+    subject: Subject
+    batch: Batch
+    sites: tuple[int, ...]
+    wanted: Any = None
+    """targets as the user gave them"""
+    seed: int = 0
+    baselines: Any = None
+    """what stands for "nothing there", as the user gave it; each method says what it takes"""
+    notes: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """what a method has to say about single examples: it goes into the settings of their records"""
+    _reference: Tensor | None = field(default=None, repr=False)
+    _states: dict[int, Tensor] | None = field(default=None, repr=False)
+
+    def note(self, output: Tensor) -> Tensor:
+        """Keep an unedited output that the method computed anyway, so that it is computed once."""
+        if self._reference is None:
+            self._reference = output.detach()
+        return output
+
+    @property
+    def reference(self) -> Tensor:
+        """The unedited output."""
+        if self._reference is None:
+            self._reference = self.subject.states(self.batch, sites=self.sites[:1]).output
+        return self._reference
+
+    def states(self) -> dict[int, Tensor]:
+        """The unedited states at the sites asked for, (examples, tokens, width) each, computed once."""
+        if self._states is None:
+            output, self._states = self.subject.states(self.batch, self.sites)
+            self.note(output)
+        return self._states
+
+    @cached_property
+    def target(self) -> Tensor:
+        """Target ids: the prediction unless the user asked for another."""
+        return self.subject.task.resolve(self.wanted, self.reference, self.batch)
+
+    def generators(self) -> list[torch.Generator]:
+        """One CPU generator an example, seeded by the seed and the tokens: the same text gets the same
+        noise whatever it is batched with."""
+        seeds = (zlib.crc32(f"{self.seed}\0{tokens}".encode()) for tokens in self.batch.tokens)
+        return [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def noise(self, draws: int, width: int, kind: Callable[..., Tensor] = torch.randn) -> Tensor:
+        """Reproducible noise (examples, draws, tokens, width), zero at padding."""
+        return self._noise(self.generators(), draws, width, kind)
+
+    def _noise(
+        self, generators: Sequence[torch.Generator], draws: int, width: int, kind: Callable[..., Tensor]
+    ) -> Tensor:
+        out = torch.zeros(len(self.batch), draws, self.batch.shape[1], width)
+        for i, generator in enumerate(generators):
+            where = self.batch.valid[i].cpu()
+            out[i, :, where] = kind(draws, int(where.sum()), width, generator=generator)
+        return out.to(self.batch.valid.device)
+
+    def draws(self, width: int, kind: Callable[..., Tensor] = torch.randn) -> Iterator[Tensor]:
+        """Endless reproducible noise, each (examples, tokens, width), zero at padding.
+
+        Several draws are made at once to save calls; how many does not depend on the batch, so neither
+        does the noise.
+        """
+        generators = self.generators()
+        while True:
+            yield from self._noise(generators, 8, width, kind).unbind(1)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A registered method and what people want to know before they run it."""
+
+    name: str
+    function: Callable[..., Tensor]
+    summary: str
+    cost: str
+    """in forward passes over the same batch"""
+    paper: str
+    needs: str = "gradients"
+    sites: Literal["inputs", "embeddings", "all", "blocks"] = "inputs"
+    """the sites it explains when none are asked for"""
+    merge: str = "sum"
+    exempt: dict[str, str] = field(default_factory=dict)
+    """contract checks that do not apply, each with the reason: "zero_effect", "planted", ..."""
+    quick: dict[str, Any] = field(default_factory=dict)
+    """options that make it cheap, for checks on many models"""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options it takes, with their defaults."""
+        parameters = list(inspect.signature(self.function).parameters.values())[1:]
+        return {p.name: p.default for p in parameters}
+
+    def default_sites(self, subject: Subject) -> tuple[int, ...]:
+        if self.sites == "inputs":
+            return subject.sites[:1]
+        if self.sites == "embeddings":
+            return subject.sites[:2][-1:]
+        return subject.sites if self.sites == "all" else tuple(subject.blocks) or subject.sites
+
+    def check_options(self, given: Sequence[str]) -> None:
+        unknown = [name for name in given if name not in self.options]
+        if unknown:
+            allowed = ", ".join(self.options) or "none"
+            raise MethodError(f"{self.name} has no option {unknown[0]!r}; its options: {allowed}")
+
+
+def check_count(name: str, value: int) -> None:
+    """A MethodError unless the option is a whole number of at least 1."""
+    if not isinstance(value, int) or value < 1:
+        raise MethodError(f"{name} is {value!r}; it must be a whole number of at least 1")
+
+
+def check_choice(name: str, value: str, *known: str) -> None:
+    """A MethodError unless the option is one of the names that are known."""
+    if value not in known:
+        *first, last = map(repr, known)
+        raise MethodError(f"{name}={value!r} is not known; give {', '.join(first)} or {last}")
+
+
+METHODS: dict[str, Method] = {}
+
+
+def register(name: str, **about: Any) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Enter a function into the registry under `name`."""
+
+    def enter(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        METHODS[name] = Method(name, function, **about)
+        return function
+
+    return enter
+
+
+def find(name: str) -> Method:
+    """The method of that name, or an error that lists what exists."""
+    load_all()
+    if name not in METHODS:
+        raise MethodError(f"no method {name!r}; there are {', '.join(sorted(METHODS))}")
+    return METHODS[name]
+
+
+def load_all() -> None:
+    """Import every file that registers methods."""
+    for file in FILES:
+        import_module(file, __package__)

@@ -1,0 +1,358 @@
+"""From texts to model inputs: `Batch`, and an encoder that uses a Hugging Face tokenizer."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..attribution import Text
+from ..errors import TextError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Encoded texts, padded to one length. Every tensor has the examples first."""
+
+    inputs: dict[str, Tensor]
+    """what the module is called with"""
+    valid: Tensor
+    """(examples, tokens) bool: False at padding"""
+    special: Tensor
+    """(examples, tokens) bool: special tokens such as [CLS], which stand for no text"""
+    segments: Tensor
+    """(examples, tokens) int: which text of a pair"""
+    tokens: tuple[tuple[str, ...], ...]
+    """for each example, the tokens that are not padding"""
+    offsets: tuple[tuple[tuple[int, int], ...], ...]
+    texts: tuple[Text, ...]
+    truncated: tuple[bool, ...]
+    marks: dict[str, Tensor] = field(default_factory=dict)
+    """what the task noted about the texts, such as the positions it reads"""
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def shape(self) -> torch.Size:
+        """(examples, tokens)"""
+        return self.valid.shape
+
+    def take(self, rows: Sequence[int]) -> Batch:
+        """The given examples, in the given order, repeats allowed."""
+        index = moved(torch.as_tensor(rows, dtype=torch.long), self.valid.device)
+        return replace(
+            self,
+            inputs={name: value[index.to(value.device)] for name, value in self.inputs.items()},
+            valid=self.valid[index],
+            special=self.special[index],
+            segments=self.segments[index],
+            tokens=tuple(self.tokens[i] for i in rows),
+            offsets=tuple(self.offsets[i] for i in rows),
+            texts=tuple(self.texts[i] for i in rows),
+            truncated=tuple(self.truncated[i] for i in rows),
+            marks={name: value[index] for name, value in self.marks.items()},
+        )
+
+    def repeat(self, times: int) -> Batch:
+        """Each example `times` times in a row."""
+        return self.take([i for i in range(len(self)) for _ in range(times)])
+
+    @property
+    def by_token(self) -> bool:
+        """Whether every input has one column for each token, so that columns of padding can be removed."""
+        return "attention_mask" in self.inputs and all(
+            value.shape[:2] == self.shape and not name.startswith("decoder")
+            for name, value in self.inputs.items()
+        )
+
+    @property
+    def columns(self) -> Tensor:
+        """The columns that are not padding in every row: (tokens,) bool, where `by_token`."""
+        return (self.valid | self.inputs["attention_mask"].bool()).any(0)
+
+    def trimmed(self) -> Batch:
+        """The batch without the columns that are padding in every row, if the inputs allow it.
+
+        The continuation given to a language model is attended to, so it is not padding.
+        """
+        if not self.by_token:
+            return self
+        columns = self.columns
+        if bool(columns.all()):
+            return self
+        return replace(
+            self,
+            inputs={name: value[:, columns] for name, value in self.inputs.items()},
+            valid=self.valid[:, columns],
+            special=self.special[:, columns],
+            segments=self.segments[:, columns],
+        )
+
+    def first_columns(self, count: int) -> Batch:
+        """Only the first columns, if the inputs allow it. The other columns must be padding."""
+        if count == self.shape[1] or not self.by_token:
+            return self
+        return replace(
+            self,
+            inputs={name: value[:, :count] for name, value in self.inputs.items()},
+            valid=self.valid[:, :count],
+            special=self.special[:, :count],
+            segments=self.segments[:, :count],
+        )
+
+    def to(self, device: torch.device | str) -> Batch:
+        return replace(
+            self,
+            inputs={name: moved(value, device) for name, value in self.inputs.items()},
+            valid=moved(self.valid, device),
+            special=moved(self.special, device),
+            segments=moved(self.segments, device),
+            marks={name: moved(value, device) for name, value in self.marks.items()},
+        )
+
+
+def moved(value: Tensor, device: torch.device | str) -> Tensor:
+    """The tensor on a device. A copy to a GPU does not wait for the work queued there."""
+    if torch.device(device).type == "cuda" and value.device.type == "cpu":
+        return value.pin_memory().to(device, non_blocking=True)
+    return value.to(device)
+
+
+class TokenizerEncoder:
+    """Encode strings, or pairs of strings, with a Hugging Face tokenizer, padded on the right.
+
+    Args:
+        max_length: how many tokens the model takes. A longer text is an error, or is cut with `truncate`.
+        pad_id: the id of the padding token. The default is that of the tokenizer.
+        accepts: says which of the tokenizer's outputs the model takes.
+        cut: which text of a pair is cut, in the tokenizer's words: "longest_first" or "only_second".
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        max_length: int | None,
+        truncate: bool = False,
+        pad_id: int | None = None,
+        accepts: Callable[[str], bool] = lambda name: True,
+        cut: str = "longest_first",
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.truncate = truncate
+        self.pad_id = (tokenizer.pad_token_id or 0) if pad_id is None else pad_id
+        self.accepts = accepts
+        self.cut = cut
+        self.markers = marker_ids(tokenizer)
+
+    def __call__(self, texts: Sequence[Text]) -> Batch:
+        for text in texts:
+            _check_unicode(text)
+        tokenized = zip(texts, self._tokenize_all(texts), strict=True)
+        encoded = [self._fitted(text, row) for text, row in tokenized]
+        rows = [one for one, _ in encoded]
+        length = max(len(row["input_ids"]) for row in rows)
+        inputs = {
+            name: torch.tensor([_pad(row[name], length, self._fill(name)) for row in rows])
+            for name in self.tokenizer.model_input_names
+            if name in rows[0] and self.accepts(name)
+        }
+        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+        valid = torch.arange(length)[None, :] < lengths[:, None]  # (examples, tokens)
+        inputs.setdefault("attention_mask", valid.long())
+        return Batch(
+            inputs=inputs,
+            valid=valid,
+            special=torch.tensor([_pad(self._special(row), length, True) for row in rows]),
+            segments=torch.tensor([_pad(row["segments"], length, 0) for row in rows]),
+            tokens=tuple(tuple(self.tokenizer.convert_ids_to_tokens(row["input_ids"])) for row in rows),
+            offsets=tuple(tuple((int(s), int(e)) for s, e in row["offset_mapping"]) for row in rows),
+            texts=tuple(texts),
+            truncated=tuple(cut for _, cut in encoded),
+        )
+
+    def _tokenize_all(self, texts: Sequence[Text]) -> Iterator[dict[str, Any]]:
+        """The tokenizer's lists for each text. A fast tokenizer uses all cores for texts of one kind."""
+        kinds = {isinstance(text, str) for text in texts}
+        if not getattr(self.tokenizer, "is_fast", False) or len(kinds) > 1 or len(texts) < 2:
+            yield from map(self.tokenize, texts)
+            return
+        firsts, seconds = (list(texts), None) if kinds == {True} else zip(*texts, strict=True)
+        found = self.tokenizer(
+            list(firsts),
+            None if seconds is None else list(seconds),
+            return_special_tokens_mask=True,
+            return_offsets_mapping=True,
+            verbose=False,
+        )
+        for i in range(len(texts)):
+            lists = {name: values[i] for name, values in found.items()}
+            yield {**lists, "segments": _segments(found.sequence_ids(i))}
+
+    def _fitted(self, text: Text, row: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        """The lists of a text at a length that the model takes, and whether they were cut."""
+        count = len(row["input_ids"])
+        if count == 0:
+            raise TextError(f"the text {text!r} has no tokens; give one with at least one")
+        if self.max_length is None or count <= self.max_length:
+            return row, False
+        if not self.truncate:
+            raise TextError(
+                f"a text of {count} tokens starting with {_start(text)} is longer than the model takes "
+                f"({self.max_length}); shorten it, give Subject truncate=True to cut it, or, to find answers "
+                f"in it, explain it with windows=128"
+            )
+        pair = not isinstance(text, str)
+        if pair and self.cut == "only_second":
+            self.room(text, row)
+        cut = self.cut if pair else True
+        return self.tokenize(text, truncation=cut, max_length=self.max_length), True
+
+    def room(self, text: Text, row: Mapping[str, Any]) -> int:
+        """How many tokens of a pair's second text fit beside the first text and the special tokens."""
+        marked = zip(row["segments"], row["special_tokens_mask"], strict=True)
+        beside = sum(segment == 0 or bool(special) for segment, special in marked)
+        if self.max_length is None or beside < self.max_length:
+            return (self.max_length or len(row["segments"])) - beside
+        raise TextError(
+            f"the first text of the pair, {_start(text)}, and the markers have {beside} tokens; the model "
+            f"takes {self.max_length}, so that nothing is left of the second: shorten the first"
+        )
+
+    def tokenize(self, text: Text, **options: Any) -> dict[str, Any]:
+        """The tokenizer's lists for one text, however long, with `offset_mapping` and `segments`."""
+        first, second = (text, None) if isinstance(text, str) else text
+        fast = getattr(self.tokenizer, "is_fast", False)
+        if fast:
+            options["return_offsets_mapping"] = True
+        # `verbose` off: the length is checked here.
+        row = self.tokenizer(first, second, return_special_tokens_mask=True, verbose=False, **options)
+        if fast:
+            return {**row, "segments": _segments(row.sequence_ids(0))}
+        return {**row, **self._located(row, first, second)}
+
+    def _located(self, row: Any, first: str, second: str | None) -> dict[str, Any]:
+        """Segments and offsets for a tokenizer that does not give them."""
+        ids, marked = row["input_ids"], row["special_tokens_mask"]
+        count = len(self.tokenizer(first, add_special_tokens=False, verbose=False)["input_ids"])
+        plain = [i for i, mark in enumerate(marked) if not mark]
+        which: list[int | None] = [None] * len(ids)
+        for order, i in enumerate(plain):
+            types = row.get("token_type_ids") or [0]
+            which[i] = types[i] if any(types) else int(second is not None and order >= count)
+        pieces = self.tokenizer.convert_ids_to_tokens(ids)
+        offsets = [(0, 0)] * len(ids)
+        for segment, source in enumerate((first, second or "")):
+            own = [i for i in plain if which[i] == segment]
+            names = [None if ids[i] == self.tokenizer.unk_token_id else pieces[i] for i in own]
+            for i, span in zip(own, align(source, names), strict=True):
+                offsets[i] = span
+        return {"segments": _segments(which), "offset_mapping": offsets}
+
+    def _special(self, row: Mapping[str, Any]) -> list[bool]:
+        pairs = zip(row["special_tokens_mask"], row["input_ids"], strict=True)
+        return [bool(added) or token in self.markers for added, token in pairs]
+
+    def _fill(self, name: str) -> int:
+        return self.pad_id if name == "input_ids" else 0
+
+
+def _start(text: Text) -> str:
+    return repr((text if isinstance(text, str) else text[0])[:40])
+
+
+def _check_unicode(text: Text) -> None:
+    """Refuse half a surrogate pair: a JSON file can hold one, but it is not a character."""
+    try:
+        "".join(text).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise TextError(
+            f"the text {text!r:.60} is not valid Unicode ({error.reason}); mend or remove the character"
+        ) from error
+
+
+def marker_ids(tokenizer: Any) -> frozenset[int]:
+    """Tokens that never stand for text. Those for unknown words and masks do, so they are not here."""
+    ends = {getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "cls", "sep", "pad")}
+    text = {tokenizer.unk_token_id, tokenizer.mask_token_id} - ends
+    return frozenset(int(i) for i in {*tokenizer.all_special_ids, *ends} - text if i is not None)
+
+
+def _pad(values: Sequence[Any], length: int, fill: Any) -> list[Any]:
+    return [*values, *[fill] * (length - len(values))]
+
+
+def _segments(which: Sequence[int | None]) -> list[int]:
+    """0 for the first text, 1 for the second. A special token belongs to the text before it."""
+    current, out = 0, []
+    for one in which:
+        current = current if one is None else one
+        out.append(current)
+    return out
+
+
+def align(text: str, pieces: Sequence[str | None]) -> list[tuple[int, int]]:
+    """Character spans of token strings in a text, read from left to right.
+
+    Case, accents and the marks that tokenizers add to words are ignored. Unknown tokens (None), and pieces
+    that do not occur in the text, share the characters between their neighbours.
+    """
+    plain = [(c, i) for i, char in enumerate(text) for c in _plain(char)]
+    letters = "".join(c for c, _ in plain)
+    where = [i for _, i in plain]
+    spans: list[tuple[int, int]] = []
+    waiting: list[int] = []
+    at = 0
+
+    def settle(until: int) -> None:
+        gap = (where[at], where[until - 1] + 1) if at < until else (0, 0)
+        for one in waiting:
+            spans[one] = gap
+        waiting.clear()
+
+    for k, piece in enumerate(pieces):
+        key = "".join(_plain(c) for c in _bare(piece or ""))
+        found = letters.find(key, at) if key else -1
+        if found < 0 or (found > at and not waiting):
+            waiting.append(k)
+            spans.append((0, 0))
+            continue
+        settle(found)
+        at = found + len(key)
+        spans.append((where[found], where[at - 1] + 1))
+    settle(len(letters))
+    return spans
+
+
+def find_pieces(text: str, pieces: Sequence[str]) -> list[tuple[int, int] | None]:
+    """Character spans of token strings that come one after another in a text; None for one that does not.
+
+    Case, accents and marks are ignored as in `align`, but nothing is guessed: text between them may be left.
+    """
+    where = [i for i, char in enumerate(text) for _ in _plain(char)]
+    letters = "".join(map(_plain, text))
+    spans: list[tuple[int, int] | None] = []
+    at = 0
+    for piece in pieces:
+        key = "".join(map(_plain, _bare(piece)))
+        start = letters.find(key, at) if key else -1
+        at = at if start < 0 else start + len(key)
+        spans.append(None if start < 0 else (where[start], where[at - 1] + 1))
+    return spans
+
+
+def _plain(char: str) -> str:
+    """A character without case, accents or space."""
+    parts = unicodedata.normalize("NFKD", char.casefold())
+    return "".join(c for c in parts if not unicodedata.combining(c) and not c.isspace())
+
+
+def _bare(piece: str) -> str:
+    """A token string without the marks of sub-words."""
+    piece = piece.removeprefix("##").removesuffix("</w>").removesuffix("@@")
+    return piece.lstrip("\u2581\u0120")

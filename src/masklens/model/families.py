@@ -1,0 +1,435 @@
+"""Where the sites of a Hugging Face model are, what its head means, and how it is loaded.
+
+Sites are found by rule. A family that breaks the rule has a row in the table FAMILIES.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from ..errors import ModelError
+from ..tasks.base import Task
+from ..tasks.classification import Classification, MultiLabel, Regression
+from ..tasks.lm import CausalLM, MaskedLM, Seq2SeqLM
+from ..tasks.spans import QuestionAnswering
+from ..tasks.tagging import TokenClassification
+from .tap import Point, overridden
+
+Blocks = str | Callable[[nn.Module], Sequence[nn.Module]]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Where a base model breaks the rule, as dotted paths inside it. None means that the rule holds."""
+
+    embeddings: str | None = None
+    """the word-embedding module that is really called"""
+    blocks: Blocks | None = None
+    """the list of blocks, or a function from the base model to its blocks in the order of their calls (a
+    block that is called several times is named several times)"""
+    finish: Mapping[int, str] = field(default_factory=dict)
+    """blocks (counted from 0) whose output another module finishes, where the model has that module"""
+    place: Callable[[nn.Module, Tensor], AbstractContextManager[None]] | None = None
+    """for a model that computes distances itself: makes it use the given positions (examples, tokens)"""
+
+
+def _albert_blocks(base: Any) -> list[nn.Module]:
+    """ALBERT's layers in the order of their calls: each group serves an equal part of the depth."""
+    groups = base.encoder.albert_layer_groups
+    depth = base.config.num_hidden_layers
+    order = [groups[int(i / (depth / len(groups)))] for i in range(depth)]
+    return [layer for group in order for layer in group.albert_layers]
+
+
+def _mpnet_place(base: Any, places: Tensor) -> AbstractContextManager[None]:
+    """Correct MPNet's position bias, which takes neighbours in the batch for neighbours in the text."""
+    encoder = base.encoder
+
+    def position_bias(*_args: Any, **_kwargs: Any) -> Tensor:
+        apart = places[:, None, :] - places[:, :, None]  # (examples, tokens, tokens)
+        values = encoder.relative_attention_bias(encoder.relative_position_bucket(apart))
+        return values.permute(0, 3, 1, 2)  # (examples, heads, tokens, tokens)
+
+    return overridden(encoder, "compute_position_bias", position_bias)
+
+
+FAMILIES: dict[str, Family] = {
+    "albert": Family(blocks=_albert_blocks),
+    "deberta-v2": Family(finish={0: "encoder.conv"}),
+    "mpnet": Family(place=_mpnet_place),
+    # The table that T5 shows as its input embeddings is never called; its stacks call copies of it.
+    **dict.fromkeys(("t5", "mt5", "umt5", "longt5"), Family(embeddings="encoder.embed_tokens")),
+}
+
+
+def register_family(model_type: str, embeddings: str | None = None, blocks: Blocks | None = None) -> None:
+    """Say where a family has its word embeddings and its blocks, by its config's `model_type`.
+
+        register_family("my-model", embeddings="stem.words", blocks="trunk.layers")
+
+    Paths start at the base model (`model.base_model`).
+    """
+    FAMILIES[model_type] = Family(embeddings, blocks)
+
+
+def unwrap(model: Any) -> Any:
+    """The module to run. Compiled code ignores later hooks, so the original module is run."""
+    return getattr(model, "_orig_mod", model)
+
+
+def base_of(model: Any) -> Any:
+    """The Hugging Face model inside a PEFT wrapper, or the model itself."""
+    if not hasattr(model, "peft_config"):
+        return model
+    if any(getattr(one, "is_prompt_learning", False) for one in model.peft_config.values()):
+        raise ModelError(
+            "a prompt-learning adapter adds tokens that are not in the text, so states and tokens do not "
+            "match; adapters that keep the tokens (LoRA, IA3, ...) work"
+        )
+    return unwrap(model.get_base_model())
+
+
+def find_points(model: Any) -> tuple[dict[int, Point], dict[int, Point]]:
+    """The sites of a model, and its blocks by the site of their output."""
+    inner = base_of(model)
+    if not hasattr(inner, "config") or not hasattr(inner, "get_input_embeddings"):
+        raise ModelError(
+            f"{type(inner).__name__} is not a Hugging Face model; use Subject.from_module and name its sites"
+        )
+    base = inner.base_model
+    family = FAMILIES.get(inner.config.model_type, Family())
+    blocks = called(find_blocks(inner, base, family))
+    outputs = {k + 2: point for k, point in enumerate(blocks)}
+    ends = outputs | {k + 2: Point(end) for k, end in _finished(base, family).items()}
+    first = Point(blocks[0].module, "input", blocks[0].call)
+    return {0: find_embeddings(inner, base, family), 1: first} | ends, outputs
+
+
+def called(modules: Sequence[nn.Module]) -> list[Point]:
+    """Output points of modules in the order of their calls. Repeated modules get a call number."""
+    total, so_far = Counter(map(id, modules)), Counter[int]()
+    points = []
+    for module in modules:
+        points.append(Point(module, call=so_far[id(module)] if total[id(module)] > 1 else None))
+        so_far[id(module)] += 1
+    return points
+
+
+def find_blocks(model: Any, base: Any, family: Family) -> list[nn.Module]:
+    """The longest list of modules of one class that is not inside another list; in the encoder, if any."""
+    if callable(family.blocks):
+        return list(family.blocks(base))
+    if family.blocks is not None:
+        found = _submodule(base, family.blocks)
+        return list(found) if isinstance(found, nn.ModuleList | nn.Sequential) else [found]
+    lists = _outer_lists(_reader(model))
+    if not lists:
+        raise ModelError(
+            f"no list of blocks found in {type(model).__name__}: looked for the longest nn.ModuleList of one "
+            f"class. Call masklens.register_family({model.config.model_type!r}, embeddings=..., blocks=...) "
+            f"with the paths of its word embeddings and of its blocks inside model.base_model"
+        )
+    return max(lists, key=len)
+
+
+def find_embeddings(model: Any, base: Any, family: Family) -> Point:
+    """The word embeddings of the part that reads the text."""
+    reader = _reader(model)
+    if family.embeddings is not None:
+        module = _submodule(base, family.embeddings)
+    else:
+        module = reader.get_input_embeddings()
+    # Where encoder and decoder share one module, the encoder is the first to call it.
+    return Point(module, call=None if reader is model else 0)
+
+
+def _reader(model: Any) -> Any:
+    """The part of the model that reads the text: the encoder of an encoder-decoder, else all of it."""
+    return model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else model
+
+
+def _outer_lists(module: nn.Module) -> list[list[nn.Module]]:
+    """Lists of one class of modules, without those inside such a list."""
+    found: list[list[nn.Module]] = []
+    for child in module.children():
+        if isinstance(child, nn.ModuleList) and len({type(x) for x in child}) == 1:
+            found.append(list(child))
+        else:
+            found += _outer_lists(child)
+    return found
+
+
+def _finished(base: Any, family: Family) -> dict[int, nn.Module]:
+    """{block: the module that finishes its output}, for those that this model has."""
+    ends = {}
+    for block, path in family.finish.items():
+        parent, _, name = path.rpartition(".")
+        end = getattr(base.get_submodule(parent), name, None)
+        if end is not None:
+            ends[block] = end
+    return ends
+
+
+def _submodule(base: Any, path: str) -> Any:
+    try:
+        return base.get_submodule(path)
+    except AttributeError as error:
+        names = ", ".join(name for name, _ in base.named_children())
+        raise ModelError(
+            f"{type(base).__name__} has no module {path!r} ({error}); it starts with {names}. "
+            f"Correct the path given to register_family"
+        ) from error
+
+
+def longest_input(model: Any, tokenizer: Any) -> int | None:
+    """How many tokens the model takes, or None where there is no limit."""
+    inner = base_of(model)
+    positions = getattr(inner.config, "max_position_embeddings", None)
+    if positions is not None:
+        positions -= _reserved_positions(inner)
+    limits = [positions, getattr(tokenizer, "model_max_length", None)]
+    known = [n for n in limits if n is not None and 0 < n < 10**6]
+    return min(known, default=None)
+
+
+def _reserved_positions(model: Any) -> int:
+    """RoBERTa and similar models count positions after the padding index: 514 positions for 512 tokens."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return module.padding_idx + 1
+    return 0
+
+
+def takes_positions(model: nn.Module) -> bool:
+    """Whether the model takes the position of each token as an input."""
+    inner = base_of(model)
+    return hasattr(inner, "config") and "position_ids" in inspect.signature(inner.forward).parameters
+
+
+@contextmanager
+def at_places(model: nn.Module, places: Tensor) -> Iterator[dict[str, Tensor]]:
+    """Run the model on tokens at the given positions of their texts, counted from 0.
+
+    places: (examples, tokens). Yields what has to be added to the model's inputs.
+    """
+    inner = base_of(model)
+    family = FAMILIES.get(inner.config.model_type, Family())
+    with family.place(inner.base_model, places) if family.place else nullcontext():
+        yield {"position_ids": places + _reserved_positions(inner)}
+
+
+def accepted_inputs(model: Any) -> Callable[[str], bool]:
+    """Says which of a tokenizer's outputs the model takes.
+
+    Token types go only to a model with at least two of them: GPT-2 would add the word embedding of
+    token 0 to every token, and RoBERTa has one type.
+    """
+    inner = base_of(model)
+    names = inspect.signature(inner.forward).parameters
+    types = getattr(inner.config, "type_vocab_size", None) or 0
+    return lambda name: name in names and (name != "token_type_ids" or types > 1)
+
+
+def padding_id(model: Any, tokenizer: Any) -> int:
+    """The id to pad with: that of the model's config, else that of the tokenizer, else 0."""
+    for owner in (base_of(model).config, tokenizer):
+        if getattr(owner, "pad_token_id", None) is not None:
+            return int(owner.pad_token_id)
+    return 0
+
+
+def read_task(model: Any, tokenizer: Any) -> Task:
+    """The task that the model's head stands for."""
+    inner = base_of(model)
+    name = type(inner).__name__
+    for ending, head in HEADS.items():
+        if name.endswith(ending):
+            return head.task(inner, tokenizer)
+    raise ModelError(
+        f"no task known for {name}: its name ends in none of {', '.join(HEADS)}. Load the model with a head, "
+        f"or pass task= to Subject"
+    )
+
+
+def _classification(model: Any, tokenizer: Any) -> Task:
+    config = model.config
+    _check_last_token(model)
+    labels = label_names(config)
+    if config.problem_type == "regression" or (config.problem_type is None and len(labels) == 1):
+        return Regression(labels)
+    if config.problem_type == "multi_label_classification":
+        return MultiLabel(labels)
+    return Classification(labels)
+
+
+def _check_last_token(model: Any) -> None:
+    """A decoder classifies from the last token and needs to know what padding looks like."""
+    has_pad = getattr(model.config, "pad_token_id", None) is not None
+    decoder = "past_key_values" in inspect.signature(model.forward).parameters
+    if decoder and not has_pad and not getattr(model.config, "is_encoder_decoder", False):
+        raise ModelError(
+            f"{type(model).__name__} classifies from the last token that is not padding, and its config has "
+            f"no pad_token_id; set model.config.pad_token_id (often tokenizer.eos_token_id) first"
+        )
+
+
+def label_names(config: Any) -> list[str]:
+    """The names of the classes by id."""
+    return [str(config.id2label.get(i, f"LABEL_{i}")) for i in range(config.num_labels)]
+
+
+def _tagging(model: Any, tokenizer: Any) -> Task:
+    return TokenClassification(label_names(model.config))
+
+
+def _seq2seq(model: Any, tokenizer: Any) -> Task:
+    config, generation = model.config, getattr(model, "generation_config", None)
+    start = [
+        getattr(config, "decoder_start_token_id", None),
+        getattr(generation, "forced_bos_token_id", None),
+    ]
+    if start[0] is None:
+        raise ModelError(f"{type(model).__name__} has no config.decoder_start_token_id; set it")
+    return Seq2SeqLM(tokenizer, [i for i in start if i is not None])
+
+
+class Head(NamedTuple):
+    """What a head means and which class of transformers loads it."""
+
+    loader: str
+    task: Callable[[Any, Any], Task]
+    """from the model and its tokenizer"""
+
+
+_CAUSAL = Head("AutoModelForCausalLM", lambda model, tokenizer: CausalLM(tokenizer))
+
+HEADS: dict[str, Head] = {
+    "ForSequenceClassification": Head("AutoModelForSequenceClassification", _classification),
+    "ForQuestionAnswering": Head("AutoModelForQuestionAnswering", lambda *_: QuestionAnswering()),
+    "ForTokenClassification": Head("AutoModelForTokenClassification", _tagging),
+    "ForMaskedLM": Head("AutoModelForMaskedLM", lambda model, tokenizer: MaskedLM(tokenizer)),
+    "ForCausalLM": _CAUSAL,
+    "LMHeadModel": _CAUSAL,
+    "ForConditionalGeneration": Head("AutoModelForSeq2SeqLM", _seq2seq),
+}
+"""by the end of the name of the model's class"""
+
+
+def load_pretrained(
+    path: str | os.PathLike[str],
+    dtype: Any = None,
+    gguf_file: str | None = None,
+    trust_remote_code: bool = False,
+    **options: Any,
+) -> tuple[nn.Module, Any]:
+    """The model, with the head its config names, and the tokenizer. Weights are never read from pickle.
+
+    A GGUF file is a causal language model.
+    """
+    everywhere: dict[str, Any] = {name: options.pop(name) for name in _WHERE if name in options}
+    everywhere["trust_remote_code"] = trust_remote_code
+    try:
+        return _load(path, dtype, gguf_file, everywhere, options)
+    except OSError as error:
+        raise ModelError(
+            f"no model could be loaded from {os.fspath(path)!r}: {_first_line(error)} Give a folder with "
+            f"config.json, model.safetensors and a tokenizer, or a hub id that can be reached"
+        ) from error
+    except ValueError as error:
+        if "requires `accelerate`" in str(error):
+            raise ModelError(
+                "device_map= needs the package accelerate; install it with: pip install accelerate"
+            ) from error
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ModelError(
+            f"{os.fspath(path)!r} comes with code of its own, which is not run; if you trust its author, "
+            f"give trust_remote_code=True"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    line = str(error).strip().split("\n")[0]
+    return line if line.endswith(".") else f"{line}."
+
+
+def _load(
+    path: str | os.PathLike[str],
+    dtype: Any,
+    gguf_file: str | None,
+    everywhere: dict[str, Any],
+    options: dict[str, Any],
+) -> tuple[nn.Module, Any]:
+    import transformers
+
+    if gguf_file:
+        everywhere["gguf_file"] = gguf_file
+        loader = "AutoModelForCausalLM"
+    else:
+        options["use_safetensors"] = True
+        loader = _loader(transformers.AutoConfig.from_pretrained(path, **everywhere), path)
+    if dtype is not None:
+        options["dtype"] = dtype
+    options["output_loading_info"] = True
+    with quiet():
+        model, info = getattr(transformers, loader).from_pretrained(path, **everywhere, **options)
+    _check_weights(model, info, path)
+    return model, transformers.AutoTokenizer.from_pretrained(path, **everywhere)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the report of transformers about missing and unused weights; `_check_weights` reads them."""
+    from transformers import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _check_weights(model: nn.Module, info: Mapping[str, Any], path: Any) -> None:
+    """Refuse a model with random weights, and warn of unused weights unless they belong to another head."""
+    missing, unused = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
+    if missing:
+        raise ModelError(
+            f"{os.fspath(path)!r} lacks {len(missing)} weights of {type(model).__name__}, such as "
+            f"{missing[0]}: they would be random. Give the fine-tuned checkpoint; where random ones are "
+            f"meant, load the model yourself and use Subject(model, tokenizer)"
+        )
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    strange = [name for name in unused if name.startswith(prefix) and "pooler" not in name]
+    if strange:
+        warnings.warn(
+            f"{type(model).__name__} has no place for {len(strange)} weights of {os.fspath(path)!r}, such as "
+            f"{strange[0]}; do config and weights belong together?",
+            stacklevel=5,
+        )
+
+
+_WHERE = ("revision", "subfolder", "token", "cache_dir", "local_files_only")
+"""options that say where files come from; config, model and tokenizer get them"""
+
+
+def _loader(config: Any, path: Any) -> str:
+    """The class of transformers that loads the head which `config.architectures` names."""
+    named = getattr(config, "architectures", None) or []
+    for name in named:
+        for ending, head in HEADS.items():
+            if name.endswith(ending):
+                return head.loader
+    raise ModelError(
+        f"the config of {os.fspath(path)!r} names {named or 'no architecture'}: no head to explain. Names "
+        f"may end in {', '.join(HEADS)}; else load the model yourself and use Subject(model, tokenizer, task)"
+    )

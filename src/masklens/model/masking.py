@@ -1,0 +1,283 @@
+"""Run a model on texts of which only some tokens are kept: the one place where tokens are taken away.
+
+    masked = Masked(subject, subject.encode(texts), "mask")
+    moved = masked.read(rows, keep, lambda rows, batch, output: task.divergence(reference[rows], output))
+
+What becomes of the other tokens is the `how`:
+
+    "mask"     they become the mask token and leave attention
+    "drop"     they are taken out of the text, and the tokens after them move up
+    Baseline   their states at a site are replaced; they stay in attention
+
+A token out of attention has no effect on the others, so where the model can be told the places of the
+tokens, only the kept ones are run: packed to the left, with their own positions. That this is the same is
+tried on the first texts of every batch; models for which it is not, and tasks with an output for each token,
+get the whole text with tokens masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from ..errors import MethodError, ModelError
+from .batch import Batch
+from .families import at_places, takes_positions
+from .memory import even, in_halves
+from .subject import Subject
+
+Manner = Literal["mask", "drop"]
+Answer = Callable[[Tensor, Batch, Tensor], Tensor]
+"""from the texts of some views (views,), their batch and their output to what is wanted, (views, ...)"""
+
+TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 32768}
+"""tokens of one forward pass, unless another number is given"""
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """Removed tokens have their state at a site replaced by a vector; they stay in attention."""
+
+    vector: Tensor
+    """(width,), a table by place (see `baseline_at`), or what broadcasts to (examples, tokens, width)"""
+    site: int = 0
+    state: Tensor | None = None
+    """the unedited states (examples, tokens, width), where they are known: the blocks below are not run"""
+
+
+class Masked:
+    """Texts ready to be run with some of their tokens taken away.
+
+    Args:
+        how: "mask", "drop", a Baseline, or a vector that replaces the word embeddings.
+        pack: whether to run the kept tokens alone where that is the same.
+        tokens_at_once: the most tokens of one forward pass.
+        like: other texts of the same subject, whose checks of what the model allows hold here too.
+    """
+
+    by_text: bool
+    """whether the output has the same shape however much padding there is"""
+    packed: bool
+    """whether removed tokens are left out of the model's input"""
+
+    def __init__(
+        self,
+        subject: Subject,
+        batch: Batch,
+        how: Manner | Tensor | Baseline = "mask",
+        pack: bool = True,
+        tokens_at_once: int | None = None,
+        like: Masked | None = None,
+    ) -> None:
+        self.subject, self.batch, self.how = subject, batch, _manner(how)
+        self.fill = _fill_token(subject) if self.how == "mask" else 0
+        self.removable = self._removable()  # (examples, tokens) bool
+        self.tokens_at_once = tokens_at_once or TOKENS_AT_ONCE.get(subject.device.type, 32768)
+        if like is not None or isinstance(self.how, Baseline):
+            self.by_text, self.packed = (False, False) if like is None else (like.by_text, like.packed)
+            return
+        self.by_text = self._reads_by_text()
+        if self.how == "drop":
+            self._check_dropping()
+        self.packed = self.how == "drop" or (pack and self._packing_is_exact())
+
+    def read(self, rows: Tensor, keep: Tensor, answer: Answer) -> Tensor:
+        """Answers to views of texts: rows (views,) names the texts, keep (views, tokens) is bool.
+
+        Views of like length run together, as many as the number of tokens at once allows, or as memory does.
+        """
+        rows, keep = (one.to(self.batch.valid.device) for one in (rows, keep))
+        if not len(rows):
+            return torch.zeros(0, device=rows.device)
+
+        def work(some: list[int]) -> Tensor:
+            return answer(rows[some], *self.run(rows[some], keep[some]))
+
+        parts = list(self._parts(rows, keep))
+        with torch.no_grad():
+            found = torch.cat([result for part in parts for _, result in in_halves(work, part)])
+        places = torch.tensor([place for part in parts for place in part])
+        return found[places.argsort().to(found.device)]
+
+    def _parts(self, rows: Tensor, keep: Tensor) -> Iterator[list[int]]:
+        """The numbers of the views that run together, the longest first."""
+        widths = torch.full(rows.shape, self.batch.shape[1], device=rows.device)
+        if not isinstance(self.how, Baseline):
+            widths = (keep if self.packed else self.batch.valid[rows]).sum(1)
+        order, longest = widths.argsort(descending=True, stable=True).tolist(), widths.tolist()
+        while order:
+            limit = max(1, self.tokens_at_once // max(1, longest[order[0]]))
+            size = even(len(order), limit)
+            yield order[:size]
+            order = order[size:]
+
+    def run(self, rows: Tensor, keep: Tensor) -> tuple[Batch, Tensor]:
+        """One forward pass over views: what the model was given, and its output."""
+        if isinstance(self.how, Baseline):
+            return self._replaced(rows, keep, self.how)
+        return self._visible(rows, keep) if self.packed else self._masked(rows, keep)
+
+    def _visible(self, rows: Tensor, keep: Tensor) -> tuple[Batch, Tensor]:
+        """Only the kept tokens, packed to the left; at their own places unless tokens are dropped."""
+        places, valid = packing(keep)
+
+        def gather(value: Tensor) -> Tensor:
+            return value[rows[:, None], places] if value.shape[:2] == self.batch.shape else value[rows]
+
+        batch = replace(
+            self.batch.take(rows.tolist()),
+            inputs={name: gather(value) for name, value in self.batch.inputs.items()},
+            valid=valid,
+            special=gather(self.batch.special),
+            segments=gather(self.batch.segments),
+        )
+        batch.inputs["attention_mask"] = batch.inputs["attention_mask"] * valid
+        if self.how == "drop":
+            return batch, self.subject.run(batch).output
+        with at_places(self.subject.module, places) as positions:
+            batch.inputs.update(positions)
+            return batch, self.subject.run(batch).output
+
+    def _masked(self, rows: Tensor, keep: Tensor) -> tuple[Batch, Tensor]:
+        """The whole text: removed tokens become the mask token and leave attention.
+
+        Where nothing at all is kept, the mask tokens stay in attention: a model must attend to something.
+        """
+        batch = self.batch.take(rows.tolist())
+        hidden = batch.valid & ~keep
+        attended = batch.inputs["attention_mask"].bool() & ~hidden
+        attended |= ~attended.any(1, keepdim=True) & batch.valid
+        inputs = batch.inputs | {
+            "input_ids": torch.where(hidden, self.fill, batch.inputs["input_ids"]),
+            "attention_mask": attended.to(batch.inputs["attention_mask"].dtype),
+        }
+        batch = replace(batch, inputs=inputs)
+        batch = batch.trimmed() if self.by_text else batch
+        return batch, self.subject.run(batch).output
+
+    def _replaced(self, rows: Tensor, keep: Tensor, how: Baseline) -> tuple[Batch, Tensor]:
+        batch, vector = self.batch.take(rows.tolist()), how.vector
+        if vector.dim() == 3 and len(vector) == len(self.batch):
+            vector = vector[rows.to(vector.device)]
+        state = None if how.state is None else how.state[rows]
+        return batch, edited_run(self.subject, batch, how.site, state, keep, vector)
+
+    def _removable(self) -> Tensor:
+        """Special tokens, and tokens that are the mask token already, stay; with a Baseline all can go."""
+        batch = self.batch
+        if isinstance(self.how, Baseline):
+            return batch.valid
+        if not {"input_ids", "attention_mask"} <= batch.inputs.keys():
+            raise ModelError(
+                f"tokens are hidden through input_ids and attention_mask; this subject takes "
+                f"{', '.join(batch.inputs)}. Give a vector that stands for a removed token (replace=tensor)"
+            )
+        masks = batch.inputs["input_ids"] == (getattr(self.subject.tokenizer, "mask_token_id", None) or -1)
+        return batch.valid & ~batch.special & ~masks
+
+    @torch.no_grad()
+    def _reads_by_text(self) -> bool:
+        """Whether the output has the same shape however much padding there is."""
+        shortest = self.batch.take([int(self.batch.valid.sum(1).argmin())])
+        narrow = shortest.trimmed()
+        if narrow.shape == shortest.shape:
+            return False
+        return self.subject.run(narrow).output.shape == self.subject.run(shortest).output.shape
+
+    @torch.no_grad()
+    def _check_dropping(self) -> None:
+        """Dropped tokens move the others: a task that reads certain positions cannot be asked then."""
+        first, keep = self.batch.valid.new_zeros(1).long(), self.batch.valid[:1] & ~self.removable[:1]
+        whole = self._masked(first, keep)[1].shape
+        if self.batch.marks or self._visible(first, keep)[1].shape != whole:
+            raise MethodError(
+                f"tokens cannot be dropped for {type(self.subject.task).__name__}, which reads positions; "
+                f"give replace='mask'"
+            )
+
+    @torch.no_grad()
+    def _packing_is_exact(self) -> bool:
+        """Try it on the first texts, with every other token hidden, and with all but the first hidden."""
+        if self.batch.marks or not takes_positions(self.subject.module):
+            return False
+        valid = self.batch.valid[:4]
+        rows, place = (torch.arange(size, device=valid.device) for size in valid.shape)
+        for pattern in (place % 2 == 1, place <= 1):
+            keep = (~self.removable[rows] | pattern) & valid
+            fast, slow = self._visible(rows, keep)[1], self._masked(rows, keep)[1]
+            if fast.shape != slow.shape or not torch.allclose(fast, slow, rtol=1e-3, atol=1e-3):
+                return False
+        return True
+
+
+def packing(keep: Tensor) -> tuple[Tensor, Tensor]:
+    """Places of the kept tokens (rows, width), in order, and which of them are not padding."""
+    lengths = keep.sum(1)
+    width = max(1, int(lengths.max()))
+    places = torch.argsort((~keep).to(torch.uint8), dim=1, stable=True)[:, :width]
+    return places, torch.arange(width, device=keep.device) < lengths[:, None]
+
+
+def edited_run(
+    subject: Subject,
+    batch: Batch,
+    edit: int,
+    state: Tensor | None,
+    keep: Tensor,
+    baseline: Tensor,
+    check: bool = True,
+) -> Tensor:
+    """The output after the states at one site are mixed with a baseline.
+
+    Args:
+        state: the unedited states, where they are known; the blocks below the site are not run then.
+        keep: (examples, tokens), bool or between 0 and 1. What is no token of the text is always kept.
+    """
+    known = keep.dtype == torch.bool
+    everywhere = keep | ~batch.valid if known else torch.where(batch.valid, keep, 1.0)
+    edited = (lambda s: mix(everywhere, s, baseline)) if state is None else mix(everywhere, state, baseline)
+    return subject.run(batch, replace={edit: edited}, check=check).output
+
+
+def mix(keep: Tensor, state: Tensor, baseline: Tensor) -> Tensor:
+    """keep * state + (1 - keep) * baseline (section 2): keep (examples, tokens), state (..., width)."""
+    baseline = baseline_at(baseline, state.shape[-2]).to(state)
+    if keep.dtype == torch.bool:
+        return torch.where(keep[..., None], state, baseline)
+    gate = keep[..., None].to(state.dtype)
+    return gate * state + (1 - gate) * baseline
+
+
+def baseline_at(baseline: Tensor, tokens: int) -> Tensor:
+    """A baseline for texts of so many tokens: a table by place (places, width) becomes (tokens, width), its
+    last row standing for all places beyond it; others are as they are."""
+    if baseline.dim() != 2:
+        return baseline
+    return baseline[torch.arange(tokens, device=baseline.device).clamp(max=len(baseline) - 1)]
+
+
+def _manner(how: Any) -> Manner | Baseline:
+    if isinstance(how, Tensor):
+        return Baseline(how)
+    if isinstance(how, Baseline) or how in get_args(Manner):
+        return how
+    raise MethodError(
+        f"cannot remove tokens by {how!r}; give 'mask', 'drop', a Baseline or a vector that stands for a "
+        f"removed token's word embedding"
+    )
+
+
+def _fill_token(subject: Subject) -> int:
+    """The mask token, or for a model without one the unknown or end token."""
+    for name in ("mask", "unk", "eos", "pad"):
+        found = getattr(subject.tokenizer, f"{name}_token_id", None)
+        if found is not None:
+            return int(found)
+    raise ModelError(
+        "this subject has no tokenizer with a mask token to hide tokens with; give a baseline vector that "
+        "stands for a removed token (replace=tensor)"
+    )

@@ -1,0 +1,351 @@
+"""The model under study: a module, its sites, its task and its encoder.
+
+Sites are numbered once, here: 0 = word embeddings (before position and type embeddings), 1 = input of
+block 1, k + 1 = output of block k.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..attribution import Text
+from ..errors import ModelError, OutputError, SiteError, TextError
+from ..tasks.base import Task
+from .batch import Batch, TokenizerEncoder
+from .default import HOME
+from .tap import Point, Replacement, keeping_hooks, output_lengths, tap
+
+
+class Run(NamedTuple):
+    """What one forward pass gave: the task's output and the recorded states by site."""
+
+    output: Tensor
+    states: dict[int, Tensor]
+
+
+class Subject:
+    """A model together with what is needed to explain it.
+
+        subject = Subject.from_pretrained("PATH_OR_HUB_ID")
+        subject = Subject(model, tokenizer)
+        subject = Subject.from_module(net, points=[...], task=..., encode=...)
+
+    The model is left unchanged, also after an exception: its mode, requires_grad, hooks and attention
+    implementation.
+    """
+
+    module: nn.Module
+    tokenizer: Any
+    task: Task
+    points: dict[int, Point]
+    blocks: dict[int, Point]
+    """the blocks, which are skipped below a replaced state, by the site of their output"""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        task: Task | None = None,
+        max_length: int | None = None,
+        truncate: bool = False,
+    ) -> None:
+        from . import families
+
+        model = families.unwrap(model)
+        points, blocks = families.find_points(model)
+        task = task or families.read_task(model, tokenizer)
+        encode = TokenizerEncoder(
+            tokenizer,
+            max_length or families.longest_input(model, tokenizer),
+            truncate,
+            families.padding_id(model, tokenizer),
+            families.accepted_inputs(model),
+            task.cut,
+        )
+        self._set(model, points, task, encode, tokenizer, blocks)
+
+    def _set(
+        self,
+        module: nn.Module,
+        points: Mapping[int, Point],
+        task: Task,
+        encode: Callable[[Sequence[Any]], Batch],
+        tokenizer: Any = None,
+        blocks: Mapping[int, Point] | None = None,
+    ) -> None:
+        self.module, self.tokenizer, self.task = module, tokenizer, task
+        self.points, self.blocks = dict(points), dict(blocks or {})
+        self._encode = encode
+        self._lengths: dict[Point, int] | None = None
+        self._frozen = 0
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike[str],
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        *,
+        task: Task | None = None,
+        max_length: int | None = None,
+        truncate: bool = False,
+        gguf_file: str | None = None,
+        trust_remote_code: bool = False,
+        **loading: Any,
+    ) -> Subject:
+        """Load a model from a folder or by its hub id. The task is read from its config.
+
+        Further options, such as `device_map` and `revision`, go to transformers. Weights come from
+        safetensors, or from `gguf_file`. Pickled weights are not read. Without `dtype` a model runs in the
+        number format of its checkpoint, except that float16 becomes float32 on a CPU, where it is many
+        times faster.
+        """
+        from .families import load_pretrained
+
+        model, tokenizer = load_pretrained(path, dtype, gguf_file, trust_remote_code, **loading)
+        model = _moved(model, device)
+        if dtype is None and {(p.device.type, p.dtype) for p in model.parameters()} == {
+            ("cpu", torch.float16)
+        }:
+            model = model.float()
+        return cls(model, tokenizer, task, max_length, truncate)
+
+    def in_dtype(self, dtype: torch.dtype) -> Subject:
+        """A copy with its own module, in another number format."""
+        made = copy.copy(self)
+        together = (self.module, self.points, self.blocks)  # points name parts of the module
+        made.module, made.points, made.blocks = copy.deepcopy(together)
+        made.module.to(dtype)
+        made._lengths = None
+        return made
+
+    @classmethod
+    def default(cls, device: str | torch.device | None = None) -> Subject:
+        """The small sentiment model inside the package. Nothing is downloaded."""
+        return cls.from_pretrained(HOME, device=device, dtype="float32")  # its weights are kept in half
+
+    @classmethod
+    def from_module(
+        cls,
+        module: nn.Module,
+        points: Sequence[Point] | Mapping[int, Point],
+        task: Task,
+        encode: Callable[[Sequence[Any]], Batch],
+    ) -> Subject:
+        """A subject from a torch module, its sites in order, its task, and a function from texts to a Batch.
+
+        The module is called as `module(**batch.inputs)`. A point's state must be (examples, tokens, width).
+        """
+        self = cls.__new__(cls)
+        numbered = points if isinstance(points, Mapping) else dict(enumerate(points))
+        self._set(module, numbered, task, encode)
+        return self
+
+    @property
+    def sites(self) -> tuple[int, ...]:
+        """The numbers of the sites, in order."""
+        return tuple(self.points)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model's inputs. A model on several devices has it in its dispatch hook."""
+        hook: Any = getattr(self.points[min(self.points)].module, "_hf_hook", None)
+        if getattr(hook, "execution_device", None) is not None:
+            return torch.device(hook.execution_device)
+        first = next(iter(self.module.parameters()), None)
+        return torch.device("cpu") if first is None else first.device
+
+    def encode(self, texts: Sequence[Text], targets: Sequence[Any] | None = None) -> Batch:
+        """Tokenise and pad the texts. The tensors are on the model's device.
+
+        Targets, one for each text, matter only if they are part of the input: the continuation of a
+        language model.
+        """
+        batch = replace(self._encode([self.task.source(text) for text in texts]), texts=tuple(texts))
+        batch = self.task.prepare(batch, None if targets is None else list(targets))
+        limit, length = getattr(self._encode, "max_length", None), batch.shape[1]
+        if limit is not None and length > limit:
+            raise TextError(
+                f"text and continuation have {length} tokens; the model takes {limit}: shorten them"
+            )
+        return batch.to(self.device)
+
+    def check_sites(self, sites: Iterable[int]) -> tuple[int, ...]:
+        """The sites as a tuple, or a SiteError for one that this subject does not have."""
+        sites = tuple(sites)
+        unknown = [site for site in sites if site not in self.points]
+        if unknown or not sites:
+            raise SiteError(f"unknown site {unknown or 'list: empty'}; this subject has sites {self.sites}")
+        return sites
+
+    def run(
+        self,
+        batch: Batch,
+        replace: Mapping[int, Replacement] | None = None,
+        record: Iterable[int] = (),
+        check: bool = True,
+    ) -> Run:
+        """One forward pass with states replaced and recorded at the given sites.
+
+        If a replacement is a tensor, the blocks below it are not computed. If torch's grad mode is on,
+        states have gradients, but parameters are frozen. With `check`, an output that is NaN is an error,
+        and the call waits for the GPU.
+        """
+        record, edits = tuple(record), dict(replace or {})
+        skip = self._skip(batch, edits, record)
+        with self.frozen(), tap(self.points, record, edits, skip) as states:
+            raw = self._call(batch)
+        for site, state in states.items():
+            _check_state(site, state, batch)
+        return Run(self._read(raw, batch, check), states)
+
+    def _call(self, batch: Batch, **options: Any) -> Any:
+        """The module's raw output. Compiled parts run uncompiled: compiled code ignores later hooks."""
+        if not any(
+            getattr(m, "_compiled_call_impl", None) or hasattr(m, "_orig_mod") for m in self.module.modules()
+        ):
+            return self.module(**batch.inputs, **options)
+        with torch.compiler.set_stance("force_eager"):
+            return self.module(**batch.inputs, **options)
+
+    def _read(self, raw: Any, batch: Batch, check: bool = True) -> Tensor:
+        """The task's output in at least float32, on the batch's device."""
+        output = self.task.read(raw, batch)
+        if check and torch.isnan(output).any():
+            bad = torch.isnan(output).reshape(len(batch), -1).any(1).nonzero()[:, 0].tolist()
+            raise OutputError(
+                f"the model's output is NaN for text {bad[0]} of the batch ({batch.texts[bad[0]]!r:.80}); "
+                f"check the weights, or run it in a wider type than {output.dtype}"
+            )
+        return output.to(torch.promote_types(output.dtype, torch.float32))
+
+    @contextmanager
+    def eager_attention(self) -> Iterator[None]:
+        """Inside the block, use the attention implementation that returns its weights.
+
+        Others (sdpa, flash) return no weights and raise no error.
+        """
+        from .families import base_of
+
+        model: Any = base_of(self.module)
+        before = getattr(getattr(model, "config", None), "_attn_implementation", None)
+        if before in (None, "eager"):
+            yield
+            return
+        try:
+            model.set_attn_implementation("eager")
+            yield
+        finally:
+            model.set_attn_implementation(before)
+
+    def attentions(self, batch: Batch) -> dict[int, Tensor]:
+        """Attention weights (examples, heads, tokens, tokens) by the site of their block's output."""
+        with self.frozen(), self.eager_attention(), keeping_hooks(self.module):
+            raw = self._call(batch, output_attentions=True)
+        weights = next((raw[k] for k in ("encoder_attentions", "attentions") if raw.get(k)), ())
+        if len(weights) != len(self.blocks) or any(w is None for w in weights):
+            raise ModelError(
+                f"{type(self.module).__name__} gave {len(weights)} attention matrices for {len(self.blocks)} "
+                f"blocks; this model's attention cannot be read"
+            )
+        return dict(zip(self.blocks, weights, strict=True))
+
+    @torch.no_grad()
+    def states(self, batch: Batch, sites: Iterable[int] | None = None) -> Run:
+        """The unedited output and states at the sites (all by default), without gradients."""
+        return self.run(batch, record=self.check_sites(self.sites if sites is None else sites))
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Evaluation mode and frozen parameters inside the block. The blocks may be nested."""
+        if self._frozen:
+            yield
+            return
+        training = [m for m in self.module.modules() if m.training]
+        # By name: a model whose weights are loaded as they are needed makes new parameters.
+        learning = {name for name, p in self._parameters() if p.requires_grad}
+        self._frozen += 1
+        try:
+            for m in training:
+                m.training = False
+            for _, p in self._parameters():
+                p.requires_grad_(False)
+            yield
+        finally:
+            for m in training:
+                m.training = True
+            for name, p in self._parameters():
+                p.requires_grad_(name in learning)
+            self._frozen -= 1
+
+    def _parameters(self) -> list[tuple[str, nn.Parameter]]:
+        return list(self.module.named_parameters(remove_duplicate=False))
+
+    def _skip(
+        self, batch: Batch, replace: Mapping[int, Replacement], record: Sequence[int]
+    ) -> dict[Point, int]:
+        """The blocks that need not be computed because of a replacement, with the form of their output."""
+        needed = [*record, *(site for site, new in replace.items() if not isinstance(new, Tensor))]
+        fixed = [site for site, new in replace.items() if isinstance(new, Tensor)]
+        top = max((site for site in fixed if site <= min(needed, default=site)), default=-1)
+        useless = [point for site, point in self.blocks.items() if site <= top]
+        if not useless:
+            return {}
+        if self._lengths is None:
+            self._lengths = self._measure(batch.take([0]))
+        return {point: self._lengths[point] for point in useless if point in self._lengths}
+
+    @torch.no_grad()
+    def _measure(self, batch: Batch) -> dict[Point, int]:
+        """What the blocks return; nothing if a block cannot be skipped.
+
+        A block cannot be skipped if it returns other tensors beside the state (T5's position bias), or if a
+        run without the first block does not give exactly the same output.
+        """
+        lowest = min(self.blocks)
+        with output_lengths(self.blocks.values()) as lengths:
+            reference, states = self.run(batch, record=[lowest])
+        if len(lengths) < len(self.blocks):
+            return {}
+        first = self.blocks[lowest]
+        with self.frozen(), tap(self.points, replace={lowest: states[lowest]}, skip={first: lengths[first]}):
+            output = self._read(self._call(batch), batch)
+        return lengths if torch.equal(reference, output) else {}
+
+
+def _moved(model: nn.Module, device: str | torch.device | None) -> nn.Module:
+    try:
+        return model if device is None else model.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise ModelError(
+            f"the model cannot be moved to device {str(device)!r}: {str(error).splitlines()[0]}. Use 'cpu', "
+            f"or a device that this machine and this build of torch have, such as 'cuda' or 'cuda:0'"
+        ) from error
+
+
+def _check_state(site: int, state: Tensor, batch: Batch) -> None:
+    if state.dim() != 3 or state.shape[:2] != batch.shape:
+        raise SiteError(
+            f"the state at site {site} has shape {tuple(state.shape)}; (examples, tokens, width) with "
+            f"{tuple(batch.shape)} first is needed. A model that packs its tokens (flash attention) must be "
+            f'loaded with attn_implementation="sdpa"; another site needs register_family or other points'
+        )
+
+
+def as_subject(given: Any) -> Subject:
+    """A subject from a subject or a Hugging Face pipeline."""
+    if isinstance(given, Subject):
+        return given
+    if hasattr(given, "model") and hasattr(given, "tokenizer"):
+        return Subject(given.model, given.tokenizer)
+    raise ModelError(
+        f"cannot explain a {type(given).__name__}; give a masklens.Subject, or a Hugging Face pipeline"
+    )

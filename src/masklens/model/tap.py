@@ -1,0 +1,254 @@
+"""Record and replace states inside any torch module: the only place in the package with hooks.
+
+    points = {0: Point(net.embed), 1: Point(net.body)}
+    with tap(points, record=[0], replace={1: new_state}) as seen:
+        output = net(x)
+    seen[0]                                     # what the module at point 0 returned
+
+A replacement is a tensor, or a function from the state to a tensor of the same shape. Gradients flow
+through recorded and replaced states. At the end of the block all hooks are removed, also after an exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from ..errors import SiteError
+
+Replacement = Tensor | Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A tensor that enters or leaves a module.
+
+    A module that is called several times in one forward pass (ALBERT's shared layer) has one point for each
+    call. `call=None` means every call.
+    """
+
+    module: nn.Module
+    side: Literal["input", "output"] = "output"
+    call: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.side} of {type(self.module).__name__}" + (
+            f", call {self.call}" if self.call is not None else ""
+        )
+
+
+@contextmanager
+def watch(module: nn.Module, call: Callable[[], None]) -> Iterator[None]:
+    """Inside the block, run `call` before every forward pass of the module. An exception stops the pass."""
+    handle = module.register_forward_pre_hook(lambda *_: call())
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def tap(
+    points: Mapping[int, Point],
+    record: Iterable[int] = (),
+    replace: Mapping[int, Replacement] | None = None,
+    skip: Mapping[Point, int] | None = None,
+) -> Iterator[dict[int, Tensor]]:
+    """Hook the points named in `record` and `replace`; yield the dict of recorded states.
+
+    If a state is both replaced and recorded, the record is the replacement. Modules in `skip` are not
+    computed: they return their first input, in the form that `output_lengths` found.
+    Raises SiteError for an unknown point, for a replacement of another shape and, at the end of the block,
+    for a point that the forward pass never reached.
+    """
+    record, replace = tuple(record), dict(replace or {})
+    wanted = dict.fromkeys([*record, *replace])
+    for key in wanted:
+        if key not in points:
+            raise SiteError(f"unknown site {key!r}; this subject has sites {sorted(points)}")
+    seen: dict[int, Tensor] = {}
+    fired: set[int] = set()
+
+    def handle(key: int, state: Tensor) -> Tensor:
+        if key in replace:
+            state = _replaced(key, state, replace[key])
+        if key in record:
+            seen[key] = state
+        fired.add(key)
+        return state
+
+    with ExitStack() as stack:
+        for module, calls in _by_module(skip or {}).items():
+            stack.enter_context(_passing(module, calls))
+        for (module, side), keys in _by_hook({key: points[key] for key in wanted}).items():
+            stack.enter_context(_hooked(module, side, keys, handle))
+        yield seen
+    missing = [key for key in wanted if key not in fired]
+    if missing:
+        names = "; ".join(f"site {key} ({points[key]})" for key in missing)
+        raise SiteError(
+            f"never reached in the forward pass: {names}. The module is not called, or is called under "
+            f"another name; register the family with the module that is really run."
+        )
+
+
+def _replaced(key: int, state: Tensor, replacement: Replacement) -> Tensor:
+    new = replacement(state) if callable(replacement) else replacement
+    if not isinstance(new, Tensor) or new.shape != state.shape:
+        given = tuple(new.shape) if isinstance(new, Tensor) else type(new).__name__
+        raise SiteError(f"site {key} holds a state of shape {tuple(state.shape)}; the replacement is {given}")
+    return new.to(device=state.device, dtype=state.dtype)
+
+
+def _by_hook(points: Mapping[int, Point]) -> dict[tuple[nn.Module, str], dict[int | None, int]]:
+    """{(module, side): {call: key}}: one hook serves all calls of a shared module."""
+    groups: dict[tuple[nn.Module, str], dict[int | None, int]] = {}
+    for key, point in points.items():
+        groups.setdefault((point.module, point.side), {})[point.call] = key
+    return groups
+
+
+def _by_module(skip: Mapping[Point, int]) -> dict[nn.Module, dict[int | None, int]]:
+    """{module: {call: output length}}"""
+    groups: dict[nn.Module, dict[int | None, int]] = {}
+    for point, length in skip.items():
+        groups.setdefault(point.module, {})[point.call] = length
+    return groups
+
+
+@contextmanager
+def _hooked(
+    module: nn.Module, side: str, keys: Mapping[int | None, int], handle: Callable[[int, Tensor], Tensor]
+) -> Iterator[None]:
+    """One forward (pre-)hook that hands each wanted call's tensor to `handle`."""
+    call = -1
+
+    def edit(values: Any) -> Any:
+        nonlocal call
+        call += 1
+        key = keys.get(call, keys.get(None))
+        return values if key is None else _with_first(values, lambda state: handle(key, state))
+
+    def pre_hook(_module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        return (edit(args), kwargs) if args else (args, edit(kwargs))
+
+    if side == "output":
+        hook = module.register_forward_hook(lambda _module, _args, output: edit(output))
+    else:
+        hook = module.register_forward_pre_hook(pre_hook, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _with_first(values: Any, edit: Callable[[Tensor], Tensor]) -> Any:
+    """Apply `edit` to a tensor, or to the first element of a tuple, list or model output."""
+    if isinstance(values, Tensor):
+        return edit(values)
+    if isinstance(values, tuple | list) and values and isinstance(values[0], Tensor):
+        return type(values)([edit(values[0]), *values[1:]])
+    if isinstance(values, dict) and values:
+        name = next(iter(values))
+        return type(values)(values | {name: edit(values[name])})
+    raise SiteError(f"a site must hold a tensor or start with one; the module gave {type(values).__name__}")
+
+
+@contextmanager
+def _passing(module: nn.Module, calls: Mapping[int | None, int]) -> Iterator[None]:
+    """Make the module return its first input instead of computing, on the given calls.
+
+    `calls` says for each skipped call what its output looks like: 0 for a bare tensor, n for a tuple of n.
+    """
+    own = module.__dict__.get("forward")
+    compute = module.forward
+    call = -1
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        nonlocal call
+        call += 1
+        length = calls.get(call, calls.get(None))
+        if length is None:
+            return compute(*args, **kwargs)
+        state = args[0] if args else next(iter(kwargs.values()))
+        return state if length == 0 else (state, *[None] * (length - 1))
+
+    module.forward = forward
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own
+
+
+@contextmanager
+def overridden(module: nn.Module, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Inside the block, replace the module's method of that name by `function`."""
+    own = module.__dict__.get(name)
+    setattr(module, name, function)
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(module, name)
+        else:
+            setattr(module, name, own)
+
+
+@contextmanager
+def output_lengths(points: Iterable[Point]) -> Iterator[dict[Point, int]]:
+    """Find out what each point's module returns: 0 for a bare tensor, n for a tuple of n (see `skip`).
+
+    A module that returns further tensors cannot be skipped and is left out.
+    """
+    lengths: dict[Point, int] = {}
+    handles = []
+    for point in points:
+
+        def note(_module: nn.Module, _args: Any, output: Any, point: Point = point) -> None:
+            if isinstance(output, Tensor):
+                lengths[point] = 0
+            elif isinstance(output, tuple) and all(rest is None for rest in output[1:]):
+                lengths[point] = len(output)
+
+        handles.append(point.module.register_forward_hook(note))
+    try:
+        yield lengths
+    finally:
+        for each in handles:
+            each.remove()
+
+
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+)
+_INSTALLED = "_output_capturing_hooks_installed"
+
+
+@contextmanager
+def keeping_hooks(module: nn.Module) -> Iterator[None]:
+    """Remove the hooks that a call inside the block leaves behind.
+
+    transformers adds permanent hooks the first time it is asked for attentions or hidden states.
+    """
+    before = {m: {name: set(getattr(m, name)) for name in _HOOKS} for m in module.modules()}
+    flagged = {m for m in before if _INSTALLED in m.__dict__}
+    try:
+        yield
+    finally:
+        for m, kept in before.items():
+            for name, keys in kept.items():
+                hooks = getattr(m, name)
+                for key in [key for key in hooks if key not in keys]:
+                    del hooks[key]
+            if m not in flagged:
+                m.__dict__.pop(_INSTALLED, None)

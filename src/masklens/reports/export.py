@@ -1,0 +1,66 @@
+"""Attributions as files: data, pictures or a report, chosen by the ending of the name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..attribution import Attribution, save
+from ..errors import FileError
+from ..files import check_writable, whole
+
+DOTS_PER_INCH = 150
+TALLEST = 2**16 / DOTS_PER_INCH
+"""inches: no more fit into an image that matplotlib draws"""
+REPORT = ".html"
+
+
+def check_output(path: Path) -> None:
+    """Raise a FileError if attributions cannot be written to this file; for use before the work."""
+    if path.suffix not in (*WRITERS, REPORT):
+        known = ", ".join((*WRITERS, REPORT))
+        raise FileError(f"cannot write attributions to {path}; end the name in one of {known}")
+    check_writable(path)
+
+
+def write(
+    attributions: Sequence[Attribution],
+    path: Path,
+    subject: Any = None,
+    lenses: Sequence[Any] = (),
+    guard: float | None = None,
+) -> None:
+    """Write the attributions to one file; it appears whole or not at all.
+
+    A report also has their verification if it gets the subject, and the lenses that made some of them;
+    `guard` as in `verify`.
+    """
+    check_output(path)
+    if path.suffix == REPORT:
+        from .report import report
+
+        report(attributions, path, subject=subject, lenses=lenses, guard=guard)
+    else:
+        WRITERS[path.suffix](attributions, path)
+
+
+def _draw(attributions: Sequence[Attribution], path: Path) -> None:
+    """Draw the heat maps below one another."""
+    from .heatmap import figure, figure_height
+
+    if figure_height(attributions) >= TALLEST:
+        raise FileError(
+            f"{len(attributions)} attributions are too many for one picture ({path}); "
+            "give fewer texts, or a name that ends in .html"
+        )
+    with whole(path) as part:
+        figure(attributions).savefig(part, format=path.suffix[1:], dpi=DOTS_PER_INCH)
+
+
+WRITERS: dict[str, Callable[[Sequence[Attribution], Path], object]] = {
+    ".json": save,
+    ".parquet": save,
+    ".png": _draw,
+    ".svg": _draw,
+}

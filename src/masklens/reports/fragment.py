@@ -1,0 +1,163 @@
+"""One attribution as a fragment of HTML, for a notebook: inline styles only, no script.
+
+Everything that comes from a record is escaped by the template and freed of control and bidirectional
+marks first, so that a text can neither inject anything nor disturb what stands around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..layers import row_name, site_name
+from .colours import MISSING, Scale, Theme, colours, hexadecimal, ink, scale
+from .labels import part_names, printable, shortened
+
+if TYPE_CHECKING:
+    from ..attribution import Attribution
+
+LEVELS = 40
+"""steps of colour between no score and the strongest"""
+LONGEST_TOKEN = 40
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One score: the name of its colour in the palette, what it says, and what it says on hovering."""
+
+    colour: str
+    number: str
+    """hundredths of the strongest score; empty where they round to 0"""
+    about: str
+
+
+@dataclass(frozen=True)
+class Column:
+    """One token and its cells, one a site."""
+
+    token: str
+    special: bool
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One text of a pair with its name, or the whole of a single text without one."""
+
+    name: str
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What the template draws of one attribution; all text in it is printable."""
+
+    method: str
+    prediction: str
+    target: str
+    settings: tuple[tuple[str, str], ...]
+    sites: tuple[str, ...]
+    segments: tuple[Segment, ...]
+    legend: tuple[Cell, ...]
+    """the colours from the weakest to the strongest"""
+    low: str
+    high: str
+    unit: str
+
+    @property
+    def rows(self) -> Iterator[tuple[str, list[Cell]]]:
+        """The name and the cells of each site."""
+        for i, site in enumerate(self.sites):
+            yield site, [column.cells[i] for segment in self.segments for column in segment.columns]
+
+
+def fragment(attribution: Attribution, per_site: bool = False) -> str:
+    """HTML of one attribution with inline styles only, as a notebook shows it."""
+    return template("fragment.html").render(p=picture(attribution, per_site), palette=palette("light"))
+
+
+def picture(attribution: Attribution, per_site: bool = False) -> Picture:
+    """Lay an attribution out for the template."""
+    a, shown = attribution, scale(attribution, per_site)
+    names = tuple(site_name(site) for site in a.sites)
+    settings = ((printable(row_name(str(name))), printable(str(value))) for name, value in a.settings.items())
+    high = "1" if shown.strongest is None else f"{shown.strongest:.3g}"
+    return Picture(
+        method=printable(a.method),
+        prediction=printable(a.prediction),
+        target=printable(a.target),
+        settings=tuple(settings),
+        sites=names,
+        segments=tuple(_segments(a, [_column(a, shown, names, j) for j in range(len(a.tokens))])),
+        legend=_legend(shown.signed),
+        low=f"−{high}" if shown.signed else "0",
+        high=high,
+        unit=_unit(a, per_site),
+    )
+
+
+def _segments(a: Attribution, columns: Sequence[Column]) -> Iterator[Segment]:
+    for number, name in enumerate(part_names(a) or ("",)):
+        yield Segment(
+            name, tuple(c for c, s in zip(columns, a.segments, strict=True) if not name or s == number)
+        )
+
+
+def _column(a: Attribution, shown: Scale, names: Sequence[str], j: int) -> Column:
+    token, cells = printable(a.tokens[j]), []
+    for name, score, share in zip(names, a.scores[:, j], shown.values[:, j], strict=True):
+        cells.append(_cell(float(share), shown.signed, f"{name}: {_signed(f'{score:.4g}')}"))
+    return Column(shortened(token, LONGEST_TOKEN), a.special[j], tuple(cells))
+
+
+def _cell(share: float, signed: bool, about: str) -> Cell:
+    if np.isnan(share):
+        return Cell("x", "–", about)
+    level, hundredths = round(abs(share) * LEVELS), round(share * 100)
+    letter = ("n" if share < 0 else "p") if signed else "q"
+    return Cell(f"{letter}{level}", _signed(str(hundredths)) if hundredths else "", about)
+
+
+def _legend(signed: bool) -> tuple[Cell, ...]:
+    return tuple(_cell(float(s), signed, "") for s in np.linspace(-1.0 if signed else 0.0, 1.0, 17))
+
+
+def _unit(a: Attribution, per_site: bool) -> str:
+    if per_site:
+        return "numbers are hundredths of each site's largest score"
+    return "numbers are percent" if a.merge == "max" else "numbers are hundredths of the largest score"
+
+
+def _signed(number: str) -> str:
+    """With a minus sign that is as wide as a plus sign, not a hyphen."""
+    return number.replace("-", "−")
+
+
+@lru_cache(maxsize=2)
+def palette(theme: Theme) -> dict[str, tuple[str, str]]:
+    """Background and ink of every colour by name: q0... sequential, p0... for, n0... against, x missing."""
+    shares = np.linspace(0.0, 1.0, LEVELS + 1)
+    ramps = {
+        "q": colours(shares, False, theme),
+        "p": colours(shares, True, theme),
+        "n": colours(-shares, True, theme),
+    }
+    named = {f"{letter}{i}": colour for letter, ramp in ramps.items() for i, colour in enumerate(ramp)}
+    named["x"] = np.array(MISSING[theme])
+    return {name: (hexadecimal(colour), ink(colour)) for name, colour in named.items()}
+
+
+@lru_cache(maxsize=2)
+def template(name: str) -> Any:
+    """A template of this package; what is put into it is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("masklens.reports")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template(name)

@@ -1,0 +1,290 @@
+"""The heat map of one attribution, drawn with matplotlib: sites x tokens, or one site's coloured tokens.
+
+Everything is drawn on Figure objects, without pyplot: no display is needed and no figure stays behind. The
+data coordinates of the axes are inches, so that texts and cells can be laid out together; a text that is
+too long for one line goes on in the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, ListedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
+from matplotlib.textpath import text_to_path
+
+from ..layers import site_name
+from .colours import MISSING, Scale, colours, ink, scale
+from .labels import caption, part_names, printable, shortened
+from .terminal import blocks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ..attribution import Attribution
+
+POINT = 1 / 72
+"""inches"""
+FONT = 10.0
+SMALLEST_FONT = 3.0
+WIDEST = 9.0
+"""inches of cells in a line, where the figure is ours"""
+LEFT, RIGHT, TOP, BOTTOM = 1.05, 0.25, 0.45, 0.75
+"""inches around the axes: names of sites, labels that lean out, title, colour bar"""
+LEAN = 45
+"""degrees by which tokens above their column are turned"""
+ABOVE: dict[str, Any] = {"ha": "left", "va": "baseline", "rotation": LEAN, "rotation_mode": "anchor"}
+INSIDE: dict[str, Any] = {"ha": "center", "va": "center_baseline"}
+"""how tokens stand to their column, and in their cell"""
+FALLBACKS = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "Microsoft YaHei", "Hiragino Sans",
+    "PingFang SC", "WenQuanYi Zen Hei", "Arial Unicode MS", "Segoe UI Symbol", "Noto Sans Symbols2",
+    "Symbola", "Noto Emoji",
+)  # fmt: skip
+"""fonts with more scripts than matplotlib's own, tried where they are installed"""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the cells go, in inches."""
+
+    font: float
+    """points"""
+    widths: np.ndarray
+    """(tokens,)"""
+    lines: tuple[range, ...]
+    """the tokens of each line"""
+    head: float
+    """height above the cells of a line"""
+    cell: float
+    """height of one site's cells"""
+    sites: int
+
+    @property
+    def line(self) -> float:
+        return self.head + self.sites * self.cell
+
+    @property
+    def height(self) -> float:
+        return self.line * max(1, len(self.lines))
+
+    @property
+    def width(self) -> float:
+        return max((float(self.widths[line].sum()) for line in self.lines), default=0.0)
+
+    def edges(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """The x edges (tokens + 1) and y edges (sites + 1) of the cells of a line."""
+        top = number * self.line + self.head
+        x = np.concatenate([[0.0], np.cumsum(self.widths[self.lines[number]])])
+        return x, top + self.cell * np.arange(self.sites + 1)
+
+
+def plot(attribution: Attribution, ax: Axes | None = None, per_site: bool = False) -> Axes:
+    """Draw the attribution and return the axes; without `ax` on a figure of its own that fits the text.
+
+    Several sites become a map with site 0 at the top and one column a token, one site becomes a line of
+    coloured tokens. `per_site` divides each site's scores by the site's largest, as in De Cao et al. (2020).
+    """
+    if ax is None:
+        return figure([attribution], per_site).axes[0]
+    tokens = _tokens(attribution)
+    width, height = ax.bbox.width / ax.figure.dpi, ax.bbox.height / ax.figure.dpi
+    layout = _fitting(attribution, tokens, width, height)
+    # A map may be stretched to fill the axes; a line of tokens stays a line.
+    bottom = max(layout.height, height) if layout.sites == 1 else layout.height
+    ax.set(xlim=(0, max(layout.width, width)), ylim=(bottom, 0))
+    _clear_frame(ax)
+    shown = scale(attribution, per_site)
+    _cells(ax, layout, shown)
+    _name_tokens(ax, layout, tokens, attribution.special, shown)
+    _name_sites(ax, layout, attribution)
+    _name_parts(ax, layout, attribution)
+    _legend(ax, shown, (width, height))
+    return ax
+
+
+def figure(attributions: Sequence[Attribution], per_site: bool = False) -> Figure:
+    """A figure with the attributions below one another, as large as they need."""
+    layouts = [_own_layout(attribution) for attribution in attributions]
+    room = max([3.0, *(layout.width for layout in layouts), *(_width(_title(a), FONT) for a in attributions)])
+    right = max([RIGHT, *(layout.head for layout in layouts)])
+    width, height = LEFT + room + right, figure_height(attributions)
+    result = Figure(figsize=(width, height))
+    top = height
+    for attribution, layout in zip(attributions, layouts, strict=True):
+        bottom = top - TOP - layout.height
+        ax = result.add_axes((LEFT / width, bottom / height, room / width, layout.height / height))
+        plot(attribution, ax, per_site)
+        top = bottom - BOTTOM
+    return result
+
+
+def figure_height(attributions: Sequence[Attribution]) -> float:
+    """The height in inches of the figure with these attributions."""
+    return sum(TOP + _own_layout(attribution).height + BOTTOM for attribution in attributions) or 1.0
+
+
+def _own_layout(attribution: Attribution) -> Layout:
+    return _layout(attribution, _tokens(attribution), WIDEST, FONT)
+
+
+def _fitting(attribution: Attribution, tokens: Sequence[str], width: float, height: float) -> Layout:
+    """The layout with the largest font that fits the axes, or with the smallest font if none does."""
+    font = FONT
+    layout = _layout(attribution, tokens, width, font)
+    while layout.height > height * 1.001 and font > SMALLEST_FONT:
+        font -= 0.5
+        layout = _layout(attribution, tokens, width, font)
+    return layout
+
+
+def _even_room(segments: Sequence[int], room: float, width: float) -> float:
+    """The least room in which cells of one width need no more lines: none is left with a cell or two."""
+    counts = [segments.count(part) for part in sorted(set(segments))]
+
+    def lines(cells: int) -> int:
+        return sum(-(-count // cells) for count in counts)
+
+    most = max(1, int(room / width + 1e-6))
+    return width * next(cells for cells in range(1, most + 1) if lines(cells) == lines(most))
+
+
+def _layout(attribution: Attribution, tokens: Sequence[str], room: float, font: float) -> Layout:
+    measured = np.array([_width(token, font) for token in tokens], dtype=float)
+    line_height, sites = font * POINT, len(attribution.sites)
+    if sites == 1:
+        widths, head, cell = measured + 0.9 * line_height, 0.4 * line_height, 2.0 * line_height
+    else:
+        widths = np.full(len(tokens), 2.1 * line_height)
+        room = _even_room(attribution.segments, room, float(2.1 * line_height))
+        head = float(measured.max(initial=0.0) * np.sin(np.radians(LEAN))) + 1.6 * line_height
+        cell = 1.7 * line_height
+    lines = tuple(blocks(widths.tolist(), room + 1e-6, gap=0.0, segments=attribution.segments))
+    return Layout(font, widths, lines, head, cell, sites)
+
+
+def _clear_frame(ax: Axes) -> None:
+    ax.set_xticks([])
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+
+
+def _cells(ax: Axes, layout: Layout, shown: Scale) -> None:
+    colour_map, norm = _colour_map(shown.signed), Normalize(-1.0 if shown.signed else 0.0, 1.0)
+    for number, line in enumerate(layout.lines):
+        x, y = layout.edges(number)
+        values = np.ma.masked_invalid(shown.values[:, line])
+        ax.pcolormesh(x, y, values, cmap=colour_map, norm=norm, edgecolors="white", linewidth=1.2)
+
+
+def _name_tokens(
+    ax: Axes, layout: Layout, tokens: Sequence[str], special: Sequence[bool], shown: Scale
+) -> None:
+    """Write the tokens above their columns; where there is one site, into their cells."""
+    inside = layout.sites == 1
+    inks = [ink(colour) for colour in colours(shown.values[0], shown.signed)] if inside else ()
+    for number, line in enumerate(layout.lines):
+        x, y = layout.edges(number)
+        for i, left, width in zip(line, x, layout.widths[line], strict=False):
+            if inside:
+                style = {"color": inks[i], "style": "italic" if special[i] else "normal", **INSIDE}
+            else:
+                style = {"color": "#666666" if special[i] else "#000000", **ABOVE}
+            height = y.mean() if inside else y[0] - 0.35 * layout.font * POINT
+            _write(ax, left + 0.5 * width, height, tokens[i], layout.font, **style)
+
+
+def _name_sites(ax: Axes, layout: Layout, attribution: Attribution) -> None:
+    ax.set_title(
+        _title(attribution), loc="left", fontsize=FONT, pad=6, parse_math=False, fontfamily=_families()
+    )
+    if layout.sites == 1:
+        ax.set_yticks([])
+        return
+    rows = [layout.edges(number)[1] for number in range(len(layout.lines))]
+    middles = [y[:-1] + 0.5 * layout.cell for y in rows]
+    names = [site_name(site) for site in attribution.sites] * len(rows)
+    ax.set_yticks(np.concatenate(middles) if middles else [], names if middles else [], fontsize=layout.font)
+
+
+def _name_parts(ax: Axes, layout: Layout, attribution: Attribution) -> None:
+    """Say where each text of a pair begins, in the margin: beside its tokens, or above the sites' names."""
+    starts = {attribution.segments[line[0]]: number for number, line in reversed([*enumerate(layout.lines)])}
+    for part, name in enumerate(part_names(attribution)):
+        if part in starts:
+            y = layout.edges(starts[part])[1]
+            where = y.mean() if layout.sites == 1 else y[0] - 0.35 * layout.font * POINT
+            align = "center_baseline" if layout.sites == 1 else "baseline"
+            style = {"ha": "right", "va": align, "weight": "bold", "color": "#444444"}
+            _write(ax, -0.08, where, _drawable(shortened(name, 12)), layout.font, **style)
+
+
+def _legend(ax: Axes, shown: Scale, size: tuple[float, float]) -> None:
+    """A small colour bar below the map: what the ends of the colours stand for."""
+    width, height = size
+    bar = ax.inset_axes((0.0, -0.28 / height, min(1.0, 1.6 / width), 0.12 / height))
+    end = shown.strongest or 1.0
+    norm = Normalize(-end if shown.signed else 0.0, end)
+    ax.figure.colorbar(ScalarMappable(norm, _colour_map(shown.signed)), cax=bar, orientation="horizontal")
+    ticks = [-end, 0.0, end] if shown.signed else [0.0, end]
+    bar.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks], fontsize=8)
+    bar.tick_params(length=2, pad=2)
+    bar.set_yticks([])
+    label = "share of the site's largest score" if shown.strongest is None else "score"
+    bar.text(1.06, 0.5, label, transform=bar.transAxes, fontsize=8, va="center", color="#444444")
+
+
+def _title(attribution: Attribution) -> str:
+    where = f" · site: {site_name(attribution.sites[0])}" if len(attribution.sites) == 1 else ""
+    return _drawable(shortened(caption(attribution) + where, 110))
+
+
+def _tokens(attribution: Attribution) -> list[str]:
+    return [_drawable(shortened(token, 24)) for token in attribution.tokens]
+
+
+def _write(ax: Axes, x: float, y: float, text: str, size: float, **style: Any) -> None:
+    """Put text into the axes as it is: a dollar sign is no formula."""
+    ax.text(x, y, text, fontsize=size, fontfamily=_families(), parse_math=False, **style)
+
+
+def _width(text: str, size: float) -> float:
+    """The width of a text in inches."""
+    font = FontProperties(family=_families(), size=size)
+    return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0] * POINT
+
+
+def _drawable(text: str) -> str:
+    """The text with a box for every character that no installed font can draw."""
+    known = _glyphs(tuple(_families()))
+    return "".join(character if ord(character) in known else "□" for character in printable(text))
+
+
+def _families() -> list[str]:
+    return [*matplotlib.rcParams["font.family"], *_installed()]
+
+
+@lru_cache(maxsize=1)
+def _installed() -> tuple[str, ...]:
+    installed = set(fontManager.get_font_names())
+    return tuple(name for name in FALLBACKS if name in installed)
+
+
+@lru_cache(maxsize=8)
+def _glyphs(families: tuple[str, ...]) -> frozenset[int]:
+    """The characters that the fonts of these families have."""
+    fonts = (get_font(findfont(FontProperties(family=[name]))) for name in families)
+    return frozenset().union(*(font.get_charmap() for font in fonts))
+
+
+@lru_cache(maxsize=2)
+def _colour_map(signed: bool) -> Colormap:
+    shares = np.linspace(-1.0 if signed else 0.0, 1.0, 511)
+    return ListedColormap(colours(shares, signed), name="masklens").with_extremes(bad=MISSING["light"])

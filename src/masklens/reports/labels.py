@@ -1,0 +1,104 @@
+"""The words that every picture shares: names of sites, one line about a record, text that is safe to show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from unicodedata import category
+
+from ..layers import site_name
+
+if TYPE_CHECKING:
+    from ..attribution import Attribution
+
+PARTS = ("first text", "second text")
+"""where a record does not say what its texts are"""
+
+
+LISTED = 8
+"""words that a line about a text names, at most"""
+KEPT = 0.5
+"""the keep probability above which a lens keeps a token"""
+
+
+def part_names(attribution: Attribution) -> tuple[str, ...]:
+    """What the two texts of a pair are called; nothing for a single text."""
+    if isinstance(attribution.text, str):
+        return ()
+    return tuple(printable(name) for name in attribution.parts or PARTS)
+
+
+def window_note(attribution: Attribution) -> str:
+    """Where the window and the answer are in the whole context, if the record is of a window."""
+    said = attribution.settings
+    if isinstance(attribution.text, str) or "window" not in said:
+        return ""
+    end = said["window_start"] + len(attribution.text[1])
+    answer = f"the answer at {said['answer_start']}-{said['answer_end']}"
+    return printable(f"window {said['window']}: characters {said['window_start']}-{end}, {answer}")
+
+
+def caption(attribution: Attribution) -> str:
+    """Method, target and, where it is another, the prediction."""
+    about = f"{attribution.method} · target {attribution.target}"
+    other = attribution.prediction != attribution.target
+    return printable(f"{about} · predicted {attribution.prediction}" if other else about)
+
+
+def printable(text: str) -> str:
+    """The text with every control, format and other unprintable character shown as a dot.
+
+    A text may hold escape sequences, which must not reach the terminal, and marks that turn the direction
+    of what follows them.
+    """
+    return "".join(character if character.isprintable() else "·" for character in text)
+
+
+def visible(text: str, lines: bool = False) -> str:
+    """The text with every unprintable character shown by a sign or its number; with `lines`, lines stay.
+
+    The joiners of emoji and of Persian stay: they turn nothing around.
+    """
+    kept = "\u200c\u200d" + "\n\t" * lines
+    if lines:
+        text = text.replace("\r\n", "\n")
+    return "".join(c if c.isprintable() or c in kept or category(c) == "Zs" else _picture(c) for c in text)
+
+
+def _picture(character: str) -> str:
+    return {"\n": "\u21b5", "\t": "\u21e5"}.get(character, f"\u27e8U+{ord(character):04X}\u27e9")
+
+
+def shortened(text: str, length: int) -> str:
+    """At most `length` characters of a text."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def emerged(attribution: Attribution) -> str:
+    """One line about what a lens over inputs says of a text: which words stay to the end, and which go where.
+
+    A word goes at the first site from which on it is not kept again. Punctuation is left out.
+    """
+    if attribution.settings.get("over") != "inputs" or len(attribution.sites) < 2:
+        return ""
+    words = attribution.words()
+    kept = words.scores > KEPT  # (sites, words)
+    last = [int(column.nonzero()[0].max(initial=-1)) for column in kept.T]  # the last site that keeps it
+    named = [
+        (printable(word), site)
+        for word, site, special in zip(words.tokens, last, words.special, strict=True)
+        if not special and any(map(str.isalnum, word))
+    ]
+    end = len(words.sites) - 1
+    stay = [word for word, site in named if site == end]
+    parts = [f"{_listed(stay)} {'stays' if len(stay) == 1 else 'stay'} to the end"] if stay else []
+    for site in range(end - 1, -1, -1):
+        gone = [word for word, kept_until in named if kept_until == site]
+        if gone:
+            parts.append(f"{_listed(gone)}: no longer needed at {site_name(words.sites[site + 1])}")
+    return "; ".join(parts)
+
+
+def _listed(words: Sequence[str]) -> str:
+    more = f" and {len(words) - LISTED} more" if len(words) > LISTED else ""
+    return ", ".join(words[:LISTED]) + more

@@ -1,0 +1,425 @@
+"""The data that the viewer draws, and the file around it: one HTML page that needs nothing from elsewhere.
+
+The page is a shell (templates/viewer.html) with the viewer's style and script (viewer/) inside, and the data
+as JSON. Scores are kept as 16-bit numbers, so that a file of many texts stays small. Text from a record is
+freed of control and bidirectional marks here, escaped inside the JSON, and put on the page as text alone; the
+page's own policy lets no other script run and nothing be fetched.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..layers import row_name, site_name
+from ..tasks.answers import exact_match
+from ..words import word_groups
+from .fragment import palette, template
+from .labels import PARTS, emerged, part_names, shortened, visible
+
+if TYPE_CHECKING:
+    from ..attribution import Attribution
+    from ..evaluation.table import Table
+    from ..evaluation.verify import Verification
+
+STEPS = 2**15 - 1
+"""a score is kept as a whole number of parts of its site's largest: so many parts"""
+MISSING = -(2**15)
+LONGEST_TOKEN = 200
+SCRIPTS = ("base.js", "data.js", "charts.js", "map.js", "text.js", "list.js", "set.js", "main.js")
+"""the viewer, in the order in which its parts need one another"""
+LIVE = ("live.js",)
+"""what the page of `masklens serve` has besides"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An attribution as the viewer shows it."""
+
+    attribution: Attribution
+    name: str
+    """a heading: the method, or what tells several results of one method apart"""
+    proofs: Sequence[Verification] = ()
+    """what removing tokens did, one a site; none where it was not tried"""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over one axis."""
+
+    title: str
+    series: Mapping[str, Sequence[float | None]]
+    """each as long as `x`"""
+    x: Sequence[float]
+    x_name: str = ""
+    y_name: str = ""
+    note: str = ""
+    ticks: Sequence[str] = ()
+    """names of the places on the axis, instead of numbers"""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    note: str = ""
+    heat: Sequence[int] = ()
+    """the columns whose numbers are coloured by size"""
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """Words by weight, the heaviest first."""
+
+    title: str
+    words: Sequence[tuple[str, float]]
+    note: str = ""
+
+
+def layer_chart(
+    title: str, curves: Mapping[str, Mapping[int, float]], y_name: str = "", note: str = ""
+) -> Chart:
+    """A chart over layers of values by site."""
+    sites = sorted({site for curve in curves.values() for site in curve})
+    series = {name: [curve.get(site) for site in sites] for name, curve in curves.items()}
+    return Chart(title, series, sites, "layer", y_name, note, [site_name(site) for site in sites])
+
+
+Panel = Chart | Grid | Cloud
+"""what a report says about a set of texts"""
+
+
+def report_data(
+    entries: Iterable[Entry],
+    title: str = "masklens report",
+    labels: Sequence[str | Sequence[str]] | None = None,
+    panels: Sequence[Panel] = (),
+    segments: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Everything the viewer shows, ready for JSON.
+
+    Entries of one text stand together. `labels` has the right answer of each text; where it is a list, any
+    of them is right, as SQuAD compares answers. `segments` has the names of the two texts of a pair, by
+    default as the first pair has them.
+    """
+    groups = by_text(entries)
+    found = (names for group in groups for entry in group if (names := part_names(entry.attribution)))
+    if labels is not None and len(labels) != len(groups):
+        raise ValueError(f"{len(labels)} labels for {len(groups)} texts")
+    texts = [text_data(group) for group in groups]
+    for text, group, label in zip(texts, groups, labels or [], strict=False):
+        several = [label] if isinstance(label, str) else list(dict.fromkeys(label))
+        text["label"] = visible(" / ".join(several))
+        text["wrong"] = not _right(group[0].attribution.prediction, label)
+    return {
+        "title": visible(title),
+        "segments": [visible(name) for name in segments or next(found, PARTS)],
+        "settings": share_settings(texts),
+        "texts": texts,
+        "parts": [panel_data(panel) for panel in [*proof_panels(groups), *panels]],
+    }
+
+
+def _right(said: str, label: str | Sequence[str]) -> bool:
+    if isinstance(label, str):
+        return said == label
+    return exact_match(said, label) == 1
+
+
+def share_settings(texts: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Put the settings of all maps into one list without repeats; each map keeps its place in the list."""
+    known: dict[str, int] = {}
+    for text in texts:
+        for one in text["maps"]:
+            one["settings"] = known.setdefault(json.dumps(one["settings"]), len(known))
+    return [json.loads(settings) for settings in known]
+
+
+def by_text(entries: Iterable[Entry]) -> list[list[Entry]]:
+    """Entries of the same text together; a text that comes again under the same name is a text of its own."""
+    groups: dict[tuple[Any, int], list[Entry]] = {}
+    seen: dict[tuple[Any, str], int] = {}
+    for entry in entries:
+        text = entry.attribution.text
+        again = seen.get((text, entry.name), 0)
+        seen[text, entry.name] = again + 1
+        groups.setdefault((text, again), []).append(entry)
+    return list(groups.values())
+
+
+def text_data(group: Sequence[Entry]) -> dict[str, Any]:
+    """One text and all that was found about it."""
+    first = group[0].attribution
+    layouts: dict[tuple[Any, ...], dict[str, Any]] = {}
+    maps = []
+    for entry in group:
+        a = entry.attribution
+        key = (a.tokens, a.offsets)
+        layouts.setdefault(key, layout_data(a))
+        maps.append({"layout": list(layouts).index(key), **map_data(entry)})
+    return {
+        "text": [visible(part, lines=True) for part in _sources(first)],
+        "prediction": visible(first.prediction),
+        "layouts": list(layouts.values()),
+        "maps": maps,
+    }
+
+
+def layout_data(a: Attribution) -> dict[str, Any]:
+    """The tokens of a text, how they read in the text, and the words that they make up."""
+    sources = _sources(a)
+    groups = word_groups(sources, a.tokens, a.offsets, a.segments, a.special)
+    word_of = {i: number for number, group in enumerate(groups) for i in group}
+    pieces = [_piece(a, i) for i in range(len(a.tokens))]
+    tokens = [_token(token) for token in a.tokens]
+    layout: dict[str, Any] = {
+        "tokens": tokens,
+        "pieces": [None if piece == token else piece for piece, token in zip(pieces, tokens, strict=True)],
+        "special": [i for i, special in enumerate(a.special) if special],
+        "glued": [i for i in range(1, len(a.tokens)) if _glued(a, i)],
+        "words": [word_of[i] for i in range(len(a.tokens))],
+        "names": [_token(word) for word in a.words().tokens],
+    }
+    return layout if len(sources) == 1 else {**layout, "segments": list(a.segments)}
+
+
+def _sources(a: Attribution) -> tuple[str, ...]:
+    return (a.text,) if isinstance(a.text, str) else a.text
+
+
+def _token(token: str) -> str:
+    return shortened(visible(token), LONGEST_TOKEN)
+
+
+def _piece(a: Attribution, i: int) -> str:
+    """A token as it is written in the text, or its own name where it stands for no characters."""
+    start, end = a.offsets[i]
+    written = _sources(a)[a.segments[i]][start:end].strip()
+    return _token(written if written and not a.special[i] else a.tokens[i])
+
+
+def _glued(a: Attribution, i: int) -> bool:
+    """Whether a token goes on where the one before it ends."""
+    if a.special[i] or a.special[i - 1] or a.segments[i] != a.segments[i - 1]:
+        return False
+    start, end = a.offsets[i]
+    source = _sources(a)[a.segments[i]]
+    return start == a.offsets[i - 1][1] and start < end and not source[start].isspace()
+
+
+def map_data(entry: Entry) -> dict[str, Any]:
+    """The scores of one attribution, and what they are scores of."""
+    a = entry.attribution
+    made: dict[str, Any] = {
+        "name": visible(entry.name),
+        "method": visible(a.method),
+        "target": visible(a.target),
+        "over": over(a),
+        "merge": a.merge,
+        "sites": list(a.sites),
+        "settings": {visible(row_name(str(name))): visible(str(value)) for name, value in a.settings.items()},
+        **quantised(a.scores),
+    }
+    if a.prediction != entry.attribution.target:
+        made["prediction"] = visible(a.prediction)
+    if emerged(a):
+        made["emerged"] = visible(emerged(a))
+    if entry.proofs:
+        made["proofs"] = [proof_data(proof) for proof in entry.proofs]
+    return made
+
+
+def over(a: Attribution) -> str:
+    """What was scored: the inputs, or the states at each site. A lens says so itself."""
+    said = a.settings.get("over")
+    return str(said) if said else "inputs" if a.sites in ((0,), (1,)) else "states"
+
+
+def proof_data(proof: Verification) -> list[Any]:
+    """Divergence, whether the prediction stayed, the share of tokens removed, their numbers; and how many
+    more a guard kept, if any."""
+    divergence = proof.divergence if math.isfinite(proof.divergence) else None
+    rounded = None if divergence is None else float(f"{divergence:.4g}")
+    more = [proof.opened] if proof.opened else []
+    return [rounded, int(proof.prediction_kept), round(proof.share_removed, 4), list(proof.removed), *more]
+
+
+def quantised(scores: np.ndarray) -> dict[str, Any]:
+    """Each site's largest absolute score, and all scores as 16-bit parts of it, low byte first, in base64."""
+    finite = np.isfinite(scores)
+    largest = np.where(finite, np.abs(scores), 0).max(axis=1, initial=0.0, keepdims=True)
+    parts = np.where(finite, scores, 0) / np.where(largest > 0, largest, 1.0) * STEPS
+    whole = np.where(finite, np.rint(parts), MISSING).astype("<i2")
+    return {
+        "largest": [float(f"{value:.7g}") for value in largest[:, 0].tolist()],
+        "scores": base64.b64encode(whole.tobytes()).decode(),
+    }
+
+
+def panel_data(panel: Panel) -> dict[str, Any]:
+    """A chart, table or cloud for JSON."""
+    fields = asdict(panel)
+    if isinstance(panel, Chart):
+        fields["series"] = list(panel.series.items())  # a list: the order stays, whatever the names are
+    return {"kind": type(panel).__name__.lower(), **_clean(fields)}
+
+
+def _clean(value: Any) -> Any:
+    """Plain data with safe text; numbers rounded, those that are not finite become None."""
+    if isinstance(value, Mapping):
+        return {visible(str(name)): _clean(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [_clean(one) for one in value]
+    if isinstance(value, (float, np.floating)):
+        return float(f"{value:.5g}") if math.isfinite(value) else None
+    if isinstance(value, np.integer):
+        return int(value)
+    return value if value is None or isinstance(value, bool | int) else visible(str(value))
+
+
+MEASURED = ("tokens removed", "prediction kept", "divergence (nats)")
+"""what verification finds"""
+
+
+def proof_panels(groups: Sequence[Sequence[Entry]]) -> list[Panel]:
+    """Over a set of texts: what removing tokens did on average, for each name and site."""
+    proofs: dict[str, dict[int, list[Verification]]] = {}
+    for entry in (entry for group in groups for entry in group):
+        for site, proof in zip(entry.attribution.sites, entry.proofs, strict=False):
+            proofs.setdefault(entry.name, {}).setdefault(site, []).append(proof)
+    if not proofs or len(groups) < 2:
+        return []
+    means = {name: {site: _means(some) for site, some in at.items()} for name, at in proofs.items()}
+    rows = [
+        [name, site_name(site), len(some), *means[name][site]]
+        for name, at in proofs.items()
+        for site, some in at.items()
+    ]
+    note = "Means over texts: what an explanation calls unneeded was removed, and the model ran again."
+    return [*_proof_charts(means), Grid("Verification", ["method", "layer", "texts", *MEASURED], rows, note)]
+
+
+def _means(proofs: Sequence[Verification]) -> list[float]:
+    values = [(p.share_removed, p.prediction_kept, p.divergence) for p in proofs]
+    return [round(float(mean), 4) for mean in np.mean(values, axis=0)]
+
+
+def _proof_charts(means: Mapping[str, Mapping[int, Sequence[float]]]) -> list[Chart]:
+    """The same over layers, for the names that have several."""
+    several = {name: at for name, at in means.items() if len(at) > 1}
+    if not several:
+        return []
+    return [
+        layer_chart(
+            f"Verification: {what}",
+            {name: {site: values[i] for site, values in at.items()} for name, at in several.items()},
+        )
+        for i, what in enumerate(MEASURED)
+    ]
+
+
+def evaluation_panels(table: Table) -> list[Panel]:
+    """What `masklens.evaluate` found: the curves of the games, and the table."""
+    games = dict.fromkeys(game for curves in table.curves.values() for game in curves)
+    return [*(_game_chart(table, game) for game in games), _metrics_grid(table)]
+
+
+def _game_chart(table: Table, game: str) -> Chart:
+    rows = _best_rows(table, game)
+    series = {row_name(row): table.curves[row][game] for row in rows}
+    shares = np.linspace(0, 100, len(next(iter(series.values())))).tolist()
+    note = f"Most important tokens first: {table.better[game]} is better."
+    if len(rows) < len(table.curves):
+        note += " Of several layers, the best is drawn."
+    done = "hidden" if game.startswith("hiding") else "revealed"
+    return Chart(f"The {game} game", series, shares, f"% of tokens {done}", "accuracy", note)
+
+
+def _best_rows(table: Table, metric: str) -> list[str]:
+    """One row for each name: of NAME@SITE the site that does best."""
+    sign = -1 if table.better[metric] == "lower" else 1
+    best: dict[str, str] = {}
+    for row in (row for row, curves in table.curves.items() if metric in curves):
+        name = row.partition("@")[0]
+        known = best.setdefault(name, row)
+        if sign * table[row][metric].value > sign * table[known][metric].value:
+            best[name] = row
+    return list(best.values())
+
+
+def _metrics_grid(table: Table) -> Grid:
+    arrows = {"higher": " ↑", "lower": " ↓"}
+    columns = ["", *(name + arrows.get(table.better.get(name, ""), "") for name in table.metrics)]
+    rows = [
+        [row_name(row), *(cells[name].value if name in cells else None for name in table.metrics)]
+        for row, cells in table.rows.items()
+    ]
+    return Grid("Faithfulness", columns, rows, " ".join(table.notes))
+
+
+def report_html(data: Mapping[str, Any], live: Mapping[str, Any] | None = None) -> str:
+    """The page; with `live`, what the page of `masklens serve` has to know about its server."""
+    script, style = _script(live is not None), _style()
+    policy = [
+        "default-src 'none'",
+        f"script-src {_hash(script)}",
+        f"style-src {_hash(style)}",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    return template("viewer.html").render(
+        title=data["title"],
+        policy="; ".join([*policy, "connect-src 'self'"] if live else policy),
+        script=script,
+        style=style,
+        data=embedded({**data, **({"live": live} if live else {})}),
+    )
+
+
+def embedded(data: Any) -> str:
+    """JSON that can stand inside a script element: nothing in it can end the element or a line."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return re.sub("[<>&\u2028\u2029\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@lru_cache(maxsize=2)
+def _script(live: bool) -> str:
+    parts = "\n".join(_read(name) for name in (*SCRIPTS[:-1], *(LIVE if live else ()), SCRIPTS[-1]))
+    return f'"use strict";\n(() => {{\n{parts}\n}})();\n'
+
+
+@lru_cache(maxsize=1)
+def _style() -> str:
+    """The style sheet, with the colours of scores as variables for each theme."""
+    light, dark = (
+        "".join(f"--{name}:{back};--{name}i:{front};" for name, (back, front) in palette(theme).items())
+        for theme in ("light", "dark")
+    )
+    classes = "\n".join(
+        f".{name}{{background:var(--{name});color:var(--{name}i)}}" for name in palette("light")
+    )
+    screen = f"@media screen {{ :root[data-theme=dark] {{{dark}}} }}"
+    return f":root {{{light}}}\n{screen}\n{classes}\n{_read('viewer.css')}"
+
+
+def _read(name: str) -> str:
+    """A file of the viewer without its indentation, which every report would carry."""
+    text = files("masklens.reports").joinpath("viewer", name).read_text(encoding="utf-8")
+    return "\n".join(line.strip() for line in text.splitlines())

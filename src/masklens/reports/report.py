@@ -1,0 +1,114 @@
+"""`report`: explanations, and the proof of each, in one HTML file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..attribution import Attribution
+from ..errors import FileError
+from ..evaluation.imported import holds_attributions as holds_attributions
+from ..evaluation.table import Table
+from ..evaluation.verify import verify_sites
+from ..files import check_writable, whole
+from .knowledge import knowledge_chart
+from .overview import overview
+from .page import Entry, Panel, evaluation_panels, report_data, report_html
+
+Sets = Mapping[str, Sequence[Attribution]]
+
+
+def first_texts(attributions: Sequence[Attribution], limit: int | None) -> list[Attribution]:
+    """The attributions of the first texts, at most `limit` of them."""
+    wanted = set(list(dict.fromkeys(a.text for a in attributions))[:limit])
+    return [a for a in attributions if a.text in wanted]
+
+
+def report(
+    attributions: Sequence[Attribution] | Sets,
+    path: str | os.PathLike[str],
+    title: str = "masklens report",
+    subject: Any = None,
+    lenses: Sequence[Any] = (),
+    keep: float = 0.5,
+    labels: Sequence[str | Sequence[str]] | None = None,
+    evaluation: Table | None = None,
+    panels: Sequence[Panel] = (),
+    parts_of_speech: bool = False,
+    guard: float | None = None,
+) -> Path:
+    """Write one HTML file to look at explanations in; it opens from disk and needs no network.
+
+        report(explain(subject, texts), "report.html", subject=subject)
+
+    Args:
+        attributions: a list, or lists by name (several methods on the same texts stand side by side).
+        subject: the model; with it every explanation is verified at every site.
+        lenses: the lenses that made attributions of diffmask; they bring what stands for a removed token.
+        keep: as in `verify`.
+        labels: the right answer of each text; a list where several answers to a question are right.
+        evaluation: what `evaluate` found: its curves and its table are shown.
+        panels: further charts, tables and word clouds (see reports/page.py).
+        parts_of_speech: add tables of scores by part of speech (English; needs spaCy).
+        guard: as in `verify`.
+    """
+    path = Path(path)
+    if path.suffix != ".html":
+        raise FileError(f"cannot write a report to {path}; end the name in .html")
+    check_writable(path)
+    sets = named(attributions)
+    entries = [
+        entry for name, chosen in sets.items() for entry in prove(chosen, name, subject, lenses, keep, guard)
+    ]
+    further = [
+        *knowledge_chart(lenses),
+        *(evaluation_panels(evaluation) if evaluation else []),
+        *overview(sets, parts_of_speech),
+        *panels,
+    ]
+    data = report_data(entries, title, labels, further)
+    with whole(path) as part:
+        part.write_text(report_html(data), encoding="utf-8")
+    return path
+
+
+def named(attributions: Sequence[Attribution] | Sets) -> dict[str, Sequence[Attribution]]:
+    """Attributions by the name they are shown under: their method, unless the user gives others."""
+    if isinstance(attributions, Mapping):
+        return dict(attributions)
+    sets: dict[str, list[Attribution]] = {}
+    for attribution in attributions:
+        sets.setdefault(display_name(attribution), []).append(attribution)
+    return dict(sets)
+
+
+def display_name(attribution: Attribution) -> str:
+    """The method; for a lens also what its masks are over."""
+    said = attribution.settings.get("over")
+    return f"{attribution.method} ({said})" if said else attribution.method
+
+
+def prove(
+    attributions: Sequence[Attribution],
+    name: str,
+    subject: Any = None,
+    lenses: Sequence[Any] = (),
+    keep: float = 0.5,
+    guard: float | None = None,
+) -> Iterator[Entry]:
+    """Attributions as the viewer shows them, each with what its verification found at every site."""
+    sites = attributions[0].sites if subject is not None and attributions else ()
+    replace = _replacement(attributions[0], lenses) if sites else None
+    proofs = verify_sites(subject, attributions, sites, keep, replace, guard=guard) if sites else []
+    for i, attribution in enumerate(attributions):
+        yield Entry(attribution, name, [there[i] for there in proofs])
+
+
+def _replacement(attribution: Attribution, lenses: Sequence[Any]) -> Any:
+    """The lens that made an attribution, for its baseline; else the mask token."""
+    for lens in lenses:
+        if attribution.method == "diffmask" and attribution.settings.get("over") == lens.over:
+            return lens
+    return "mask"

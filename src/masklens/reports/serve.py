@@ -1,0 +1,290 @@
+"""`masklens serve`: the viewer on this machine, with a box to type texts into.
+
+The server listens on 127.0.0.1 only, answers only requests that were meant for it (Host) and made by its own
+page (Origin), and takes only short bodies. Explanations are made one at a time (see queue.py).
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ..attribution import Text, record
+from ..errors import MasklensError, MethodError
+from ..layers import in_layers
+from ..methods.explain import explain
+from ..model.subject import Subject
+from ..model.tap import watch
+from ..tasks.spans import QuestionAnswering
+from .page import Entry, report_data, report_html, text_data
+from .queue import ENDED, Queue, Submission
+from .report import prove
+from .ways import Way, ways
+
+HOST = "127.0.0.1"
+LONGEST_BODY = 256 * 1024
+"""bytes"""
+LONGEST_TEXT = 20_000
+"""characters"""
+MOST_METHODS = 12
+OVERLAP = 128
+"""tokens that windows share, over a context that is too long for the model"""
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class BadRequest(Exception):
+    """A request that cannot be answered, with the status to say so."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def explainer(subject: Subject, choices: Mapping[str, Way], seed: int = 0) -> Callable[[Submission], None]:
+    """The work of a submission: explain its text in every way that was asked for, and verify each."""
+    common = {"seed": seed, "windows": OVERLAP if isinstance(subject.task, QuestionAnswering) else None}
+
+    def work(submission: Submission) -> None:
+        entries: list[Entry] = []
+        with watch(subject.module, submission.check):
+            for name in submission.methods:
+                try:
+                    way = choices[name]
+                    options = {**way.options, **common, "sites": _sites(way, submission)}
+                    made = explain(subject, [submission.text], way.method.name, submission.target, **options)
+                    entries += prove(made, name, subject, way.lenses)
+                    submission.attributions += made
+                except MasklensError as error:
+                    submission.problems.append(f"{name}: {in_layers(str(error))}")
+                submission.done += 1
+        submission.result = {**text_data(entries), "job": submission.id} if entries else None
+
+    return work
+
+
+def _sites(way: Way, submission: Submission) -> str | None:
+    """All sites where the user wants them and the method looks at one alone by itself."""
+    return "all" if submission.every_site and way.method.sites == "inputs" and not way.lenses else None
+
+
+def application(subject: Subject, queue: Queue, choices: Mapping[str, Way], port: int, title: str) -> Any:
+    """The server's routes."""
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse, JSONResponse, Response
+    from starlette.routing import Route
+
+    def done() -> list[Submission]:
+        return [one for one in queue.submissions() if one.state == "done"]
+
+    def data() -> dict[str, Any]:
+        made = report_data([], title, segments=subject.task.parts)
+        return {**made, "texts": [one.result for one in done()]}
+
+    def find(request: Request) -> Submission:
+        submission = queue.get(request.path_params["id"])
+        if submission is None:
+            raise BadRequest(404, "no such job; the history keeps the newest ones only")
+        return submission
+
+    async def page(request: Request) -> Response:
+        waiting = [one.id for one in queue.submissions() if one.state not in ENDED]
+        return HTMLResponse(report_html(data(), {**about(subject, choices), "waiting": waiting}))
+
+    async def submit(request: Request) -> Response:
+        submission = queue.submit(read_submission(await read_body(request), choices))
+        return JSONResponse({**submission.status(), "before": queue.place(submission)}, 202)
+
+    async def status(request: Request) -> Response:
+        submission = find(request)
+        return JSONResponse({**submission.status(), "before": queue.place(submission)})
+
+    async def cancel(request: Request) -> Response:
+        submission = find(request)
+        (queue.remove if submission.state in ENDED else queue.cancel)(submission)
+        return JSONResponse(submission.status())
+
+    async def export_report(request: Request) -> Response:
+        return _download(HTMLResponse(report_html(data())), "report.html")
+
+    async def export_json(request: Request) -> Response:
+        rows = [record(a) for one in done() for a in one.attributions]
+        text = json.dumps(rows, ensure_ascii=True, default=str)
+        return _download(Response(text, media_type="application/json"), "attributions.json")
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        queue.close()
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        return JSONResponse({"error": str(error)}, getattr(error, "status", 400))
+
+    app = Starlette(
+        routes=[
+            Route("/", page),
+            Route("/jobs", submit, methods=["POST"]),
+            Route("/jobs/{id}", status),
+            Route("/jobs/{id}", cancel, methods=["DELETE"]),
+            Route("/report.html", export_report),
+            Route("/attributions.json", export_json),
+        ],
+        exception_handlers={BadRequest: refuse, MasklensError: refuse},
+        lifespan=lifespan,
+    )
+    return guarded(app, {f"{name}:{port}" for name in (HOST, "localhost")})
+
+
+def _download(response: Any, name: str) -> Any:
+    response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    return response
+
+
+def guarded(app: Any, hosts: set[str]) -> Any:
+    """The application, closed to requests for other hosts and from other pages.
+
+    A page elsewhere could otherwise reach it through the user's browser, by a name that leads here (Host) or
+    by a form (Origin).
+    """
+    from starlette.datastructures import Headers, MutableHeaders
+    from starlette.responses import PlainTextResponse
+
+    async def guard(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return await app(scope, receive, send)
+
+        async def send_with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        reason = foreign(Headers(scope=scope), hosts)
+        answer = PlainTextResponse(reason, 403) if reason else app
+        await answer(scope, receive, send_with_headers)
+
+    return guard
+
+
+def foreign(headers: Mapping[str, str], hosts: set[str]) -> str | None:
+    """Why a request is not one of our own page's, or None."""
+    if headers.get("host", "").lower() not in hosts:
+        return "This server answers under its own address only."
+    origin = headers.get("origin")
+    if origin is not None and origin.lower() not in {f"http://{host}" for host in hosts}:
+        return "This server answers its own page only."
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return "This server answers its own page only."
+    return None
+
+
+async def read_body(request: Any) -> Any:
+    """The JSON of a request, if it is JSON and short."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise BadRequest(415, "send application/json")
+    from starlette.requests import ClientDisconnect
+
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > LONGEST_BODY:
+                raise BadRequest(413, f"the body is longer than {LONGEST_BODY} bytes")
+    except ClientDisconnect as error:
+        raise BadRequest(400, "the body ended in the middle") from error
+    try:
+        return json.loads(bytes(body))
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(400, "the body is not JSON") from error
+
+
+def read_submission(body: Any, choices: Mapping[str, Way]) -> Submission:
+    """The submission that a request asks for; anything unknown in it is an error."""
+    known = {"text", "methods", "target", "every_site"}
+    if not isinstance(body, dict) or not set(body) <= known:
+        raise BadRequest(400, f"send an object with {', '.join(sorted(known))}")
+    methods, target = body.get("methods"), body.get("target")
+    if not isinstance(methods, list) or not 0 < len(methods) <= MOST_METHODS:
+        raise BadRequest(400, f"methods is a list of 1 to {MOST_METHODS} names")
+    unknown = [name for name in methods if not isinstance(name, str) or name not in choices]
+    if unknown:
+        raise BadRequest(400, f"no method {unknown[0]!r:.80}; there are {', '.join(choices)}")
+    if not (target is None or (isinstance(target, str | int) and len(str(target)) <= LONGEST_TEXT)):
+        raise BadRequest(400, "target is a class id, a label name, or null")
+    if not isinstance(body.get("every_site", False), bool):
+        raise BadRequest(400, "every_site is true or false")
+    return Submission(
+        read_text(body.get("text")), list(dict.fromkeys(methods)), target, body.get("every_site", False)
+    )
+
+
+def read_text(text: Any) -> Text:
+    """A text or a pair, not empty and not too long."""
+    parts = [text] if isinstance(text, str) else text
+    if not isinstance(parts, list) or len(parts) not in (1, 2) or not all(isinstance(p, str) for p in parts):
+        raise BadRequest(400, "text is a string or a list of two")
+    if not all(part.strip() for part in parts):
+        raise BadRequest(400, "the text is empty")
+    if sum(map(len, parts)) > LONGEST_TEXT:
+        raise BadRequest(413, f"the text is longer than {LONGEST_TEXT} characters")
+    return parts[0] if len(parts) == 1 else (parts[0], parts[1])
+
+
+def about(subject: Subject, choices: Mapping[str, Way]) -> dict[str, Any]:
+    """What the page has to know about the model."""
+    task = subject.task
+    return {
+        "methods": [
+            {"name": name, "summary": way.method.summary, "cost": way.cost, "chosen": way.chosen}
+            for name, way in choices.items()
+        ],
+        "labels": list(getattr(task, "labels", ())),
+        "pair": isinstance(task, QuestionAnswering),
+        "longest": LONGEST_TEXT,
+    }
+
+
+def serve(
+    subject: Subject,
+    lenses: Sequence[Any] = (),
+    lm_head: Any = None,
+    port: int = 8765,
+    seed: int = 0,
+    title: str = "masklens",
+    ready: Callable[[str], None] = print,
+) -> None:
+    """Serve the page until interrupted; `ready` is called with its address. Port 0 takes any free one."""
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise MethodError("masklens serve needs more packages: pip install 'masklens[serve]'") from error
+    listening = bound(port)
+    port = listening.getsockname()[1]
+    choices = ways(lenses, lm_head)
+    queue = Queue(explainer(subject, choices, seed))
+    app = application(subject, queue, choices, port, title)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3, server_header=False)
+    listening.listen()  # from here on a browser that comes early waits, and is not turned away
+    ready(f"http://{HOST}:{port}/")
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def bound(port: int) -> socket.socket:
+    """A socket on this machine's own address."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HOST, port))
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise MethodError(f"cannot listen on port {port} ({error}); give another with --port") from error
+    return listening

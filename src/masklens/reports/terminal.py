@@ -1,0 +1,116 @@
+"""The heat map of one attribution in the terminal: a row a layer, a column a token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from ..layers import site_name
+from .colours import Scale, colours, hexadecimal, ink, scale
+from .labels import emerged, part_names, printable, window_note
+
+if TYPE_CHECKING:
+    from ..attribution import Attribution
+    from ..evaluation.verify import Verification
+
+LABEL_WIDTH = 11
+GAP = 1
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """A renderable with one row a layer and one column a token; long texts go on in further blocks.
+
+    Every number is a probability, or else the score divided by the largest absolute score of the attribution,
+    which the last line gives, so that the map can also be read without colour.
+    """
+
+    attribution: Attribution
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        a = self.attribution
+        yield Text.assemble(
+            ("prediction ", "dim"), (printable(a.prediction), "bold"), ("   target ", "dim"),
+            (printable(a.target), "bold"), ("   method ", "dim"), (printable(a.method), "bold"),
+        )  # fmt: skip
+        if window_note(a):
+            yield Text(window_note(a), "dim")
+        shown = scale(a)
+        tokens = [printable(token) for token in a.tokens]
+        widths = [max(cell_len(token), 5) for token in tokens]
+        names, seen = part_names(a), -1
+        for columns in blocks(widths, options.max_width - LABEL_WIDTH, segments=a.segments):
+            if names and a.segments[columns[0]] != seen:
+                seen = a.segments[columns[0]]
+                yield Text(names[seen], "italic")
+            yield block(a, tokens, widths, columns, shown)
+        one = (
+            "the numbers are probabilities"
+            if a.merge == "max"
+            else f"1.00 is a score of {shown.strongest:.3g}"
+        )
+        yield Text(one, "dim")
+        if emerged(a):
+            yield Text(emerged(a))
+
+
+def proof_line(attribution: Attribution, proof: Verification) -> Text:
+    """What was removed, and what that did to the output."""
+    gone = " ".join(printable(attribution.tokens[i]) for i in proof.removed) or "nothing"
+    verdict = "stays" if proof.prediction_kept else "changes"
+    return Text.assemble(
+        ("verified at ", "dim"), site_name(attribution.sites[-1]), (": without ", "dim"), gone,
+        (f" ({proof.share_removed:.0%} of the tokens) the prediction ", "dim"),
+        (verdict, "bold green" if proof.prediction_kept else "bold red"),
+        (f", the output moves by {proof.divergence:.3f} nats", "dim"),
+        (f"; {proof.opened} more kept than it says" if proof.opened else "", "dim"),
+    )  # fmt: skip
+
+
+def block(
+    a: Attribution, tokens: Sequence[str], widths: Sequence[int], columns: range, shown: Scale
+) -> Table:
+    """The part of the map that holds the given columns."""
+    table = Table.grid(padding=(0, GAP, 0, 0))
+    table.add_column(width=LABEL_WIDTH - GAP, justify="right", style="dim")
+    for j in columns:
+        table.add_column(width=widths[j], no_wrap=True)
+    table.add_row("", *(Text(tokens[j], "dim" if a.special[j] else "bold") for j in columns))
+    for site, row in zip(a.sites, shown.values, strict=True):
+        table.add_row(site_name(site), *(cell(row[j], shown.signed, widths[j]) for j in columns))
+    return table
+
+
+def cell(share: float, signed: bool, width: int) -> Text:
+    """One score as a number on its colour."""
+    if np.isnan(share):
+        return Text("-".center(width), "dim")
+    colour = colours(np.array(share), signed)
+    return Text(f"{share:.2f}".center(width), Style(color=ink(colour), bgcolor=hexadecimal(colour)))
+
+
+def blocks(
+    widths: Sequence[float], room: float, gap: float = GAP, segments: Sequence[int] = ()
+) -> Iterator[range]:
+    """Cut the columns into runs that fit into the room, each with at least one column.
+
+    No run has tokens of both texts of a pair, where `segments` says which text each token is from.
+    """
+    ends = list(accumulate(width + gap for width in widths))
+    start = 0
+    while start < len(widths):
+        used = ends[start - 1] if start else 0
+        stop = max(start + 1, sum(end - used <= room for end in ends))
+        if segments:
+            stop = next((j for j in range(start, stop) if segments[j] != segments[start]), stop)
+        yield range(start, stop)
+        start = stop

