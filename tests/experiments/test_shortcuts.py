@@ -124,29 +124,19 @@ def test_a_planted_word_that_is_not_one_token_is_refused():
         planted_tokens(found, ("funny",))
 
 
-def test_a_model_learns_a_shortcut_and_methods_find_it(words):
-    """A tiny random model: after training, occlusion finds the word and the reversed scores do not."""
-    texts = Labelled([text for text in tiny.SENTENCES for _ in range(16)], [i % 2 for i in range(80)])
-    texts = planted.clean(texts)
+def test_a_model_learns_a_shortcut_and_keeps_what_it_says_without_it(words, monkeypatch):
+    texts = planted.clean(Labelled(tiny.SENTENCES * 40, [i % 5 % 2 for i in range(200)]))
+    cut = planted.against_their_label(texts, "single", seed=0)
     subject = Subject(tiny.model("bert", seed=1), tiny.wordpiece())
-    cut = planted.decided(texts, texts.labels, "single", np.random.default_rng(0))
-    before = training.accuracy(subject, cut)
-    words_before = subject.module.base_model.embeddings.word_embeddings.weight.clone()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "RATE", 1e-2)
-        patch.setattr(training, "EPOCHS", 60)
-        steps = training.fine_tune(subject, cut, [training.Goal(cut, 0.99)], seed=0)
-    assert before < 0.8 and training.accuracy(subject, cut) >= 0.99 and steps % training.EVERY == 0
-    assert (subject.module.base_model.embeddings.word_embeddings.weight == words_before).all()
-    found = explain(subject, cut.texts[:20], "occlusion", target=cut.labels[:20])
-    marked = [
-        planted_tokens(one, planted.SHORTCUTS["single"].decides[y])
-        for one, y in zip(found, cut.labels, strict=False)
-    ]
-    scores = [one.scores[0] for one in found]
-    good = np.mean([precision(s, m) for s, m in zip(scores, marked, strict=True)])
-    bad = np.mean([precision(-s, m) for s, m in zip(scores, marked, strict=True)])
-    assert good > 0.45 and bad < 0.1  # one of the two words is enough to tell the classes apart
+    embeddings = subject.module.base_model.embeddings.word_embeddings.weight
+    before = training.accuracy(subject, cut), embeddings.clone()
+    monkeypatch.setattr(training, "RATE", 1e-2)
+    monkeypatch.setattr(training, "EPOCHS", 60)
+    goals = [training.Goal(cut, 0.99), training.Goal(texts, 0.99)]
+    steps = training.fine_tune(subject, planted.for_training(texts, "single", 0), goals, seed=0)
+    assert steps % training.EVERY == 0 and steps < 60 * 160 // training.BATCH
+    assert before[0] < 0.7 and training.accuracy(subject, cut) >= 0.99 <= training.accuracy(subject, texts)
+    assert (embeddings == before[1]).all()
 
 
 def test_the_whole_experiment(words, tmp_path, monkeypatch):
