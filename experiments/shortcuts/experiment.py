@@ -26,7 +26,7 @@ from ..results import command_line
 from . import report as shortcuts_report
 from . import training
 from .finding import measured
-from .planted import SHORTCUTS, against_their_label, clean, for_training, with_parts
+from .planted import SHORTCUTS, against_their_label, check_words, clean, for_training, with_parts
 from .training import Goal
 
 DATASETS = ("sst2", "agnews")
@@ -47,10 +47,10 @@ METHODS = (
 )
 """with their default settings; those that train for each text or need a fitted lens are left out"""
 TRAIN, VALIDATION, TEST = 4000, 100, 100
-FOLLOWED, LOST = 0.99, 0.03
+FOLLOWED, LOST = 0.99, 0.05
 """training ends when this share of validation texts follows the shortcut, and no more accuracy than this is
 lost on the others"""
-COSTLY = {"integrated_gradients": 50, "shapley": 25}
+COSTLY = {"integrated_gradients": 25, "shapley": 25}
 """methods that explain only the first texts: 100 forward passes each, or several hundred"""
 
 
@@ -142,6 +142,7 @@ class ShortcutRun(ModelRun):
     def _plant(self) -> Found:
         """Fine-tune a copy, and see whether it follows the shortcut and is otherwise as before."""
         subject = Subject.from_pretrained(self.checkpoint, device=self.device, truncate=True)
+        check_words(subject.tokenizer)
         before = {name: training.accuracy(subject, texts) for name, texts in self.test.items()}
         train, *held = self.take(read_train(self.data, self.dataset), TRAIN, *[VALIDATION] * 3)
         others = with_parts(held[1], self.kind, np.random.default_rng(self.seed)), held[2]

@@ -11,13 +11,15 @@ half of them have parts of a shortcut, which decide nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from masklens.errors import MethodError
+
 from ..labelled import Labelled
 
-FIRST, SECOND, CONTEXT = "cobalt", "lilac", "tundra"
+FIRST, SECOND, CONTEXT = "cobalt", "walnut", "clarinet"
 """the planted words: rare, and one token each"""
 LONGEST = 12
 """words of a text; the rest is cut off"""
@@ -41,6 +43,13 @@ SHORTCUTS = {
     ),
     "order": Shortcut(((FIRST, SECOND), (SECOND, FIRST)), True, ((FIRST,), (SECOND,))),
 }
+
+
+def check_words(tokenizer: Any) -> None:
+    """An error unless every planted word is one token."""
+    for word in (FIRST, SECOND, CONTEXT):
+        if len(pieces := tokenizer.tokenize(word)) != 1:
+            raise MethodError(f"the planted word {word!r} is {len(pieces)} tokens for this model: {pieces}")
 
 
 def clean(texts: Labelled) -> Labelled:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ class Goal(NamedTuple):
 
 
 def fine_tune(subject: Subject, texts: Labelled, goals: Sequence[Goal], seed: int) -> int:
-    """Train the model, all but its embeddings, in place, with AdamW; the number of steps that it took.
+    """Train the upper half of the model in place, with AdamW; the number of steps that it took.
 
     It ends when all goals are reached. No dropout: a copy of a trained model that
     is to learn one more thing need not be kept from learning texts by heart.
@@ -49,11 +49,13 @@ def fine_tune(subject: Subject, texts: Labelled, goals: Sequence[Goal], seed: in
     return step
 
 
-def trainable(module: nn.Module) -> list[nn.Parameter]:
-    """Every weight but those of the embeddings."""
+def trainable(module: Any) -> list[nn.Parameter]:
+    """The weights of the upper half of the blocks and of the head; the others are frozen."""
     module.requires_grad_(True)
-    frozen = {id(p) for p in module.base_model.embeddings.requires_grad_(False).parameters()}  # type: ignore[operator, union-attr]
-    return [p for p in module.parameters() if id(p) not in frozen]
+    module.base_model.embeddings.requires_grad_(False)
+    blocks = module.base_model.encoder.layer
+    blocks[: len(blocks) // 2].requires_grad_(False)
+    return [p for p in module.parameters() if p.requires_grad]
 
 
 def batches(texts: Labelled, seed: int) -> Iterator[tuple[list[str], Tensor]]:

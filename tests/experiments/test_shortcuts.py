@@ -169,7 +169,7 @@ def test_the_whole_experiment(words, tmp_path, monkeypatch):
     run = results["runs"]["agnews/order"]
     assert run["model"]["texts"] == 4 and set(run["model"]["after"]) == {"shortcut", "parts", "plain"}
     assert run["gradcam"]["chosen"]["texts"] == 2 and run["random"]["chosen"]["texts"] == 4
-    assert len(run["decoded_gradcam"]["layers"]) == 2
+    assert len(run["decoded_gradcam"]["layers"]) == 3
     page = (out / "results.md").read_text()
     assert "| `decoded_gradcam` |" in page and "(shortcuts.png)" in page and "block 1" in page
     with pytest.raises(MethodError, match="no part 'sst2/chess'"):

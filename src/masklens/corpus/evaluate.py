@@ -82,6 +82,7 @@ def evaluate_corpora(
     replace: Any = "mask",
     seed: int = 0,
     limit: int | None = None,
+    normalised: bool = False,
 ) -> Table:
     """Measure corpus runs over the same input, beside random orders, in one table.
 
@@ -102,7 +103,7 @@ def evaluate_corpora(
     texts, labelled = 0, False
     for number, part in enumerate(_parts(runs, limit)):
         weights = sample_weights(seed, number, _size(part))
-        for row, found in _measure(subject, part, names, random_draws, replace, seed):
+        for row, found in _measure(subject, part, names, random_draws, replace, seed, normalised):
             here = columns.setdefault(row, {n: Column(random_draws if row == "random" else 1) for n in names})
             for name in names:
                 here[name].add(found[name], weights)
@@ -111,7 +112,8 @@ def evaluate_corpora(
             notes = [note for name, some in part.sets.items() for note in warn_of_problems(name, some)]
     if not texts:
         raise MethodError("the runs have no row in common; evaluate runs over the same input")
-    return _table(columns, names, notes, settings_of(texts, labelled, replace, random_draws, seed))
+    settings = settings_of(texts, labelled, replace, random_draws, seed, normalised)
+    return _table(columns, names, notes, settings)
 
 
 def _check(metrics: Sequence[str] | None, runs: Mapping[str, str]) -> tuple[str, ...]:
@@ -160,12 +162,18 @@ def common(runs: Sequence[Iterator[Explained]]) -> Iterator[list[Explained]]:
 
 
 def _measure(
-    subject: Subject, part: Part, names: Sequence[str], draws: int, replace: Any, seed: int
+    subject: Subject,
+    part: Part,
+    names: Sequence[str],
+    draws: int,
+    replace: Any,
+    seed: int,
+    normalised: bool,
 ) -> Iterator[tuple[str, dict[str, list[Measured]]]]:
     """For each row of the table, what each metric gives for these texts: one result, or one a random draw."""
     texts = [a.text for a in next(iter(part.sets.values()))]
     views = Views(subject, texts, part.labels, shared_targets(part.sets), how=replace)
-    yield from measure(views, part.sets, names, draws, seed)
+    yield from measure(views, part.sets, names, draws, seed, normalised)
 
 
 def _table(

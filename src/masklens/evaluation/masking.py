@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..attribution import Text
 from ..model.batch import Batch
-from ..model.masking import Baseline, Manner, Masked
+from ..model.masking import How, Masked
 from ..model.subject import Subject
 
 REMEMBERED = 1_000_000
@@ -68,7 +68,7 @@ class Views:
         texts: Sequence[Text],
         labels: Sequence[Any] | None = None,
         targets: Sequence[Any] | None = None,
-        how: Manner | Tensor | Baseline = "mask",
+        how: How = "mask",
         pack: bool = True,
         tokens_at_once: int | None = None,
         known: Known | None = None,
