@@ -17,7 +17,7 @@ from ..tasks.answers import answer_scores
 from ..tasks.spans import QuestionAnswering
 from . import faithfulness
 from .faithfulness import Game
-from .limits import find_limits, scaled
+from .limits import Removed, find_limits, scaled
 from .masking import Views
 from .plausibility import Span, plausibility
 from .ranking import Ranking, random_rankings, rank
@@ -35,22 +35,22 @@ class Metric:
     function: Callable[[Views, Ranking], Measured]
     better: str
     """"higher" or "lower" """
-    area: bool = False
-    """whether it is the area under a curve, which can be normalised"""
+    area: Removed | None = None
+    """of the area under a curve, which can be normalised: what is removed"""
 
 
 METRICS: dict[str, Metric] = {
-    "revealing": Metric(faithfulness.revealing, "higher", area=True),
-    "hiding": Metric(faithfulness.hiding, "lower", area=True),
+    "revealing": Metric(faithfulness.revealing, "higher", area="rest"),
+    "hiding": Metric(faithfulness.hiding, "lower", area="top"),
     "hiding_least_first": Metric(
-        partial(faithfulness.hiding, order="least_important_first"), "higher", area=True
+        partial(faithfulness.hiding, order="least_important_first"), "higher", area="rest"
     ),
     "comprehensiveness": Metric(faithfulness.comprehensiveness, "higher"),
     "sufficiency": Metric(faithfulness.sufficiency, "lower"),
-    "aopc_comprehensiveness": Metric(faithfulness.aopc_comprehensiveness, "higher", area=True),
-    "aopc_sufficiency": Metric(faithfulness.aopc_sufficiency, "lower", area=True),
-    "aopc_by_token": Metric(faithfulness.aopc_by_token, "higher", area=True),
-    "aopc_sufficiency_by_token": Metric(faithfulness.aopc_sufficiency_by_token, "lower", area=True),
+    "aopc_comprehensiveness": Metric(faithfulness.aopc_comprehensiveness, "higher", area="top"),
+    "aopc_sufficiency": Metric(faithfulness.aopc_sufficiency, "lower", area="rest"),
+    "aopc_by_token": Metric(faithfulness.aopc_by_token, "higher", area="top"),
+    "aopc_sufficiency_by_token": Metric(faithfulness.aopc_sufficiency_by_token, "lower", area="rest"),
     "ferret_comprehensiveness": Metric(faithfulness.ferret_comprehensiveness, "higher"),
     "ferret_sufficiency": Metric(faithfulness.ferret_sufficiency, "lower"),
     "log_odds": Metric(faithfulness.log_odds, "lower"),
@@ -219,9 +219,13 @@ def _limits(views: Views, areas: Sequence[str]) -> dict[str, tuple[np.ndarray, n
     """What each text's best and worst order get, by area score."""
     if not areas:
         return {}
-    best, worst = find_limits(views)
-    found = {name: [METRICS[name].function(views, order) for order in (best, worst)] for name in areas}
-    return {name: (measured_values(a), measured_values(b)) for name, (a, b) in found.items()}
+    limits = {}
+    orders = find_limits(views)
+    for name in areas:
+        metric = METRICS[name]
+        best, worst = (metric.function(views, order) for order in orders[metric.area or "top"])
+        limits[name] = measured_values(best), measured_values(worst)
+    return limits
 
 
 def _measured(

@@ -7,24 +7,20 @@ the values of the best and the worst order it compares across models (NAOPC, Edi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from .masking import Views
 from .ranking import Ranking
 
+Removed = Literal["top", "rest"]
+"""what a score removes: the most important tokens, or all the others"""
+
 WIDTH = 3
 """sets of removed tokens that the search follows at a time"""
 EXACT = 5
 """a text of at most so many tokens is searched through: every set is followed"""
-
-
-class Limits(NamedTuple):
-    """The orders with the largest and the smallest `aopc_by_token` that were found for each text."""
-
-    best: Ranking
-    worst: Ranking
 
 
 class Path(NamedTuple):
@@ -34,9 +30,16 @@ class Path(NamedTuple):
     order: tuple[int, ...]
 
 
-def find_limits(views: Views) -> Limits:
-    """Search for the best and the worst order of every text."""
-    return Limits(_searched(views, 1.0), _searched(views, -1.0))
+def find_limits(views: Views) -> dict[Removed, tuple[Ranking, Ranking]]:
+    """The best and the worst order that a search finds for each text, by what a score removes.
+
+    Where the top tokens go, p(target) falls most in the best order (`aopc_by_token` is largest), and least in
+    the worst. Where the rest goes, the least important tokens go first, so that it is the other way round:
+    the best order ends with those whose removal matters least (`aopc_sufficiency_by_token` is smallest).
+    """
+    most, least = _searched(views, 1.0), _searched(views, -1.0)
+    reverse = [Ranking.of(-order.scores, views.removable) for order in (least, most)]
+    return {"top": (most, least), "rest": (reverse[0], reverse[1])}
 
 
 def scaled(values: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
