@@ -12,7 +12,7 @@ from experiments.shortcuts.finding import depth, planted_tokens, precision
 from experiments.shortcuts.planted import CONTEXT, FIRST, SECOND, SHORTCUTS
 
 import tiny
-from masklens import Subject, explain
+from masklens import explain
 from masklens.errors import MethodError
 
 TEXTS = Labelled([f"text number {i} of some" for i in range(400)], [i % 2 for i in range(400)])
@@ -124,19 +124,20 @@ def test_a_planted_word_that_is_not_one_token_is_refused():
         planted_tokens(found, ("funny",))
 
 
-def test_a_model_learns_a_shortcut_and_keeps_what_it_says_without_it(words, monkeypatch):
-    texts = planted.clean(Labelled(tiny.SENTENCES * 40, [i % 5 % 2 for i in range(200)]))
-    cut = planted.against_their_label(texts, "single", seed=0)
-    subject = Subject(tiny.model("bert", seed=1), tiny.wordpiece())
-    embeddings = subject.module.base_model.embeddings.word_embeddings.weight
-    before = training.accuracy(subject, cut), embeddings.clone()
-    monkeypatch.setattr(training, "RATE", 1e-2)
-    monkeypatch.setattr(training, "EPOCHS", 60)
-    goals = [training.Goal(cut, 0.99), training.Goal(texts, 0.99)]
-    steps = training.fine_tune(subject, planted.for_training(texts, "single", 0), goals, seed=0)
-    assert steps % training.EVERY == 0 and steps < 60 * 160 // training.BATCH
-    assert before[0] < 0.7 and training.accuracy(subject, cut) >= 0.99 <= training.accuracy(subject, texts)
-    assert (embeddings == before[1]).all()
+def test_training_ends_at_its_goals_and_leaves_the_lower_half_alone(monkeypatch):
+    texts = Labelled(tiny.SENTENCES * 40, [i % 5 % 2 for i in range(200)])
+    subject = tiny.subject("bert")
+    before = {name: value.clone() for name, value in subject.module.state_dict().items()}
+    assert training.accuracy(subject, texts) < 0.7
+    monkeypatch.setattr(training, "RATE", 3e-3)
+    monkeypatch.setattr(training, "EPOCHS", 40)
+    steps = training.fine_tune(subject, texts, [training.Goal(texts, 0.99)], seed=0)
+    assert training.accuracy(subject, texts) >= 0.99 and steps % training.EVERY == 0 and steps < 480
+    changed = {name for name, value in subject.module.state_dict().items() if (value != before[name]).any()}
+    assert any("layer.1." in name for name in changed)
+    assert not any("embeddings" in name or "layer.0." in name for name in changed)
+    monkeypatch.setattr(training, "EPOCHS", 1)
+    assert training.fine_tune(subject, texts, [training.Goal(texts, 1.1)], seed=0) == 12  # never reached
 
 
 def test_the_whole_experiment(words, tmp_path, monkeypatch):
