@@ -22,7 +22,8 @@ from experiments.sst.treebank import read_split
 from safetensors.torch import load_file, save_file
 
 from masklens import DiffMask, Subject
-from masklens.diffmask.objective import FrozenTexts, judge
+from masklens.diffmask.judging import judge
+from masklens.diffmask.texts import FrozenTexts
 from masklens.model.default import HOME, OVER
 
 PIECES = 8000

@@ -11,9 +11,10 @@ from torch import nn
 import masklens as ml
 import sevens
 import tiny
+from masklens.diffmask.judging import judge
 from masklens.diffmask.lens import DiffMask, _split, card
 from masklens.diffmask.networks import Row, mix
-from masklens.diffmask.objective import FrozenTexts, judge
+from masklens.diffmask.texts import FrozenTexts
 from masklens.diffmask.trainer import CHECKPOINT, Diagnostic, Training
 from masklens.errors import LensError, MethodError, TrainingError
 

@@ -10,10 +10,12 @@ import torch
 import sevens
 import tiny
 from lens_parts import QUICK, frozen, objective, shaken, slow_logits, slow_output
-from masklens.diffmask import objective as source
+from masklens.diffmask import texts as source
 from masklens.diffmask.gates import HardConcrete
+from masklens.diffmask.judging import CERTAINTY, GAP, Judged
 from masklens.diffmask.networks import NOISE, TEMPERATURE
-from masklens.diffmask.objective import CERTAINTY, GAP, FrozenTexts, Judged, LensObjective
+from masklens.diffmask.objective import LensObjective
+from masklens.diffmask.texts import FrozenTexts
 from masklens.errors import TrainingError
 from masklens.model.subject import Subject
 from masklens.model.tap import Point

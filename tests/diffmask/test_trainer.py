@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import sevens
 from lens_parts import QUICK, objective, shaken
+from masklens.diffmask.judging import Judged
 from masklens.diffmask.networks import Row
-from masklens.diffmask.objective import Judged
 from masklens.diffmask.trainer import (
     BASELINE_LR,
     WEIGHT,

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from ..tasks.classification import Classification, MultiLabel, Regression
+from .judging import masked_outputs
 from .networks import THRESHOLD, Probe
-from .objective import FrozenTexts, masked_outputs
+from .texts import FrozenTexts
 
 FEW = 10
 """texts of a class from which on it is judged"""

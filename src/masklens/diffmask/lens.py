@@ -30,10 +30,11 @@ from ..model.subject import Subject
 from .class_bias import class_biases
 from .forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
 from .networks import Over, Probe, Row, rows_for
-from .objective import FrozenTexts, LensObjective
+from .objective import LensObjective
 from .per_text import diffmask_per_text
 from .published import PublishedProbe, fit_published
 from .saved import fingerprint, read_lens, write_lens
+from .texts import FrozenTexts
 from .trainer import PRECISIONS, Diagnostic, Settings, Training, diagnostics
 
 KEEP_BYTES = 2 * 10**9

@@ -17,10 +17,10 @@ from torch import Tensor
 from ..errors import MethodError
 from ..methods.baselines import absent_state, mask_or_zero
 from ..methods.registry import Request, register
+from ..model.masking import edited_run
 from .gates import HardConcrete
 from .multipliers import AIM, Multipliers
 from .networks import THRESHOLD
-from .objective import edited_run
 
 OPEN, LARGEST = 5.0, 10.0
 """the first logit of every gate, and the largest size of a logit, as in the published code"""

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from ..errors import TrainingError
+from ..model.masking import edited_run
 from ..model.subject import Subject
 from .gates import HardConcrete
+from .judging import judge
 from .networks import Over, Row
-from .objective import FrozenTexts, edited_run, judge
+from .texts import FrozenTexts
 from .trainer import Settings, diagnostics
 
 if TYPE_CHECKING:

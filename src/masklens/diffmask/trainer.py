@@ -6,7 +6,7 @@ A fit goes like this:
   from saying one class by itself.
 - **Closing.** Gates begin open. The bias of each row falls while its hard masks are under the margin
   (`multipliers.Offsets`), and the gate networks learn, from sampled gates, which tokens have to stay open.
-- **Calibration.** After the last step each row's bias is set on validation texts (`LensObjective.calibrate`).
+- **Calibration.** After the last step each row's bias is set on validation texts (`judging.calibrate`).
 
 Nothing in it depends on the depth of a site.
 """
@@ -26,9 +26,10 @@ from torch import Tensor
 
 from ..errors import TrainingError
 from ..files import FileModel, parse, whole
+from .judging import Judged
 from .multipliers import Offsets, Prices
 from .networks import Row
-from .objective import Judged, LensObjective, Terms
+from .objective import LensObjective, Terms
 from .processes import World, is_main
 
 CHECKPOINT = "checkpoint.safetensors"
