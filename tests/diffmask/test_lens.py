@@ -13,7 +13,7 @@ import sevens
 import tiny
 from masklens.diffmask.judging import judge
 from masklens.diffmask.lens import DiffMask, _split, card
-from masklens.diffmask.networks import Row, mix
+from masklens.diffmask.networks import MaskRow, mix
 from masklens.diffmask.texts import FrozenTexts
 from masklens.diffmask.trainer import CHECKPOINT, Diagnostic, Training
 from masklens.errors import LensError, MethodError, TrainingError
@@ -113,7 +113,7 @@ class Doubled(sevens.CountSevens):
 
 def test_a_lens_over_inputs_edits_the_words_whichever_sites_it_reads():
     made = DiffMask.fit(sevens.subject(Doubled()), TEXTS, over="inputs", sites=[1], **FIT)
-    assert made.sites == (1,) and made.probe.rows == (Row(1, 0, (0, 1)),)
+    assert made.sites == (1,) and made.probe.rows == (MaskRow(1, 0, (0, 1)),)
     assert made.baseline(1).site == 0 and made.probe.reads == (0, 1)
     assert made.diagnostics[0].ok and made.diagnostics[0].kept < 0.2
     subject, texts = made.subject, sevens.texts(50, seed=3)
@@ -127,7 +127,7 @@ def test_a_lens_over_inputs_edits_the_words_whichever_sites_it_reads():
 
 def test_pairs_of_an_edited_and_a_read_site():
     made = DiffMask.fit(sevens.subject(Doubled()), TEXTS, over=[(0, 1)], **FIT)
-    assert made.probe.rows == (Row(1, 0, (1,)),) and made.diagnostics[0].ok
+    assert made.probe.rows == (MaskRow(1, 0, (1,)),) and made.diagnostics[0].ok
     assert [int(k > 0.5) for k in made.explain("17342", sites=[1])[0].scores[0]] == [0, 1, 0, 0, 0]
 
 
@@ -217,13 +217,13 @@ def test_the_card_says_what_can_go(lens, tmp_path):
     lens.save_pretrained(tmp_path)
     page = (tmp_path / "README.md").read_text()
     assert page == card(lens)
-    assert "| site | can go | divergence | agreement | within |" in page
+    assert "| layer | can go | divergence | agreement | within |" in page
     lens = DiffMask.from_pretrained(tmp_path, lens.subject)
     lens.diagnostics = [Diagnostic(4, 0.0512, 0.3, 0.975, 0.01, False)]
-    lens.events = ["site 4: something"]
+    lens.events = ["block 3: something"]
     page = card(lens)
-    assert "| 4 | 70.0% ± 2.0% | 0.0512 | 97.5% | NO |" in page
-    assert "- site 4: something" in page and "- margin: 0.05" in page
+    assert "| block 3 | 70.0% ± 2.0% | 0.0512 | 97.5% | NO |" in page
+    assert "- block 3: something" in page and "- margin: 0.05" in page
     assert "Masks over states, for CountSevens" in page
 
 
@@ -282,7 +282,7 @@ def test_few_texts_get_a_warning():
 def test_a_site_over_its_margin_gets_a_warning():
     """Calibrated on texts without a seven, of which nothing is needed, and judged on others."""
     without = [text for text in TEXTS if "7" not in text]
-    with pytest.warns(UserWarning, match=r"sites \[0, 1\] are over their margin of 0.05 on held-out texts"):
+    with pytest.warns(UserWarning, match="words, embeddings: over the margin of 0.05 on held-out texts"):
         made = DiffMask.fit(
             sevens.subject(), TEXTS, "states", validation=without, held_out=["17", "7"], **SHORT
         )

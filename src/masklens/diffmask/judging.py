@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..model.masking import edited_run
-from .networks import THRESHOLD, Probe, Row
+from .networks import THRESHOLD, MaskRow, Probe
 from .texts import Drawn, FrozenTexts
 
 CERTAINTY = 3.0
@@ -23,7 +23,7 @@ REACH = 20.0
 class Masks(Protocol):
     """What can be judged: a probe of either recipe."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[MaskRow, ...]
 
     @property
     def reads(self) -> tuple[int, ...]: ...

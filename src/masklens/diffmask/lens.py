@@ -23,13 +23,14 @@ from torch import Tensor
 from ..attribution import Attribution, Text
 from ..errors import LensError, MethodError, TrainingError
 from ..files import check_folder_writable, whole
+from ..layers import site_name
 from ..methods.registry import Request, register
 from ..model.default import HOME
 from ..model.masking import Baseline
 from ..model.subject import Subject
 from .class_bias import class_biases
 from .forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
-from .networks import Over, Probe, Row, rows_for
+from .networks import MaskRow, Over, Probe, rows_for
 from .objective import LensObjective
 from .per_text import diffmask_per_text
 from .published import PublishedProbe, fit_published
@@ -141,10 +142,10 @@ class DiffMask:
         return lens
 
     def _warn(self) -> None:
-        bad = [d.site for d in self.diagnostics if not d.ok]
+        bad = [site_name(d.site) for d in self.diagnostics if not d.ok]
         if bad:
             warnings.warn(
-                f"sites {bad} are over their margin of {self.settings.margin} on held-out texts: "
+                f"{', '.join(bad)}: over the margin of {self.settings.margin} on held-out texts: "
                 f"do not read them as explanations; fit longer or on more texts",
                 stacklevel=3,
             )
@@ -243,7 +244,7 @@ def _keep_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] // 3 if device.type == "cuda" else KEEP_BYTES
 
 
-def _new_probe(rows: Sequence[Row], train: FrozenTexts, settings: Settings, over: Over) -> Probe:
+def _new_probe(rows: Sequence[MaskRow], train: FrozenTexts, settings: Settings, over: Over) -> Probe:
     """Gates that are all open. A state that is replaced keeps its place, as a masked word does: over states
     of a tokenised text there is a baseline for each place."""
     places = train.longest - 1 if over == "states" and train.subject.tokenizer is not None else 0
@@ -261,7 +262,7 @@ def _new_probe(rows: Sequence[Row], train: FrozenTexts, settings: Settings, over
     return probe
 
 
-def _copied(lens: DiffMask, rows: Sequence[Row]) -> Probe:
+def _copied(lens: DiffMask, rows: Sequence[MaskRow]) -> Probe:
     """A copy of a lens's probe to learn on with."""
     if lens.probe.rows != tuple(rows) or not isinstance(lens.probe, Probe):
         raise LensError(
@@ -270,7 +271,7 @@ def _copied(lens: DiffMask, rows: Sequence[Row]) -> Probe:
     return copy.deepcopy(lens.probe).train().requires_grad_(True)
 
 
-def _identity(subject: Subject, train: FrozenTexts, rows: Sequence[Row]) -> dict[str, str]:
+def _identity(subject: Subject, train: FrozenTexts, rows: Sequence[MaskRow]) -> dict[str, str]:
     """What a checkpoint belongs to: the model, the texts it learns from, and the rows."""
     texts = "\0".join(str(text) for text in train.batch.texts)
     model = fingerprint(subject.module).numpy().tobytes()
@@ -284,7 +285,7 @@ def _identity(subject: Subject, train: FrozenTexts, rows: Sequence[Row]) -> dict
 def card(lens: DiffMask) -> str:
     """A page about a lens: what it was fitted on and how good it is at every site."""
     rows = "\n".join(
-        f"| {d.site} | {1 - d.kept:.1%} ± {1.96 * d.kept_error:.1%} | {d.divergence:.4f} | "
+        f"| {site_name(d.site)} | {1 - d.kept:.1%} ± {1.96 * d.kept_error:.1%} | {d.divergence:.4f} | "
         f"{d.agreement:.1%} | {'yes' if d.ok else 'NO'} |"
         for d in lens.diagnostics
     )
@@ -293,11 +294,11 @@ def card(lens: DiffMask) -> str:
     return f"""# A DiffMask lens
 
 Masks over {lens.over}, for {type(lens.subject.module).__name__}. Measured on held-out texts with hard masks
-(kept where P(kept) > 0.5). "Can go" is the share of tokens that the lens drops, with its 95% interval: read
-from site to site it is the knowledge curve of the model. "Within" says whether the mean divergence is within
-the margin, {lens.settings.margin} nats.
+(kept where P(kept) > 0.5). "Can go" is the share of tokens that the lens drops, with its 95% interval; from
+layer to layer it is the knowledge curve of the model. "Within" says whether the mean divergence is within the
+margin, {lens.settings.margin} nats.
 
-| site | can go | divergence | agreement | within |
+| layer | can go | divergence | agreement | within |
 |---|---|---|---|---|
 {rows}
 
@@ -339,7 +340,7 @@ def diffmask(
         )
     missing = [site for site in request.sites if site not in lens.sites]
     if missing:
-        raise MethodError(f"the lens has no site {missing[0]}; it has {lens.sites}")
+        raise MethodError(f"the lens has no site {missing[0]}; it has sites {lens.sites}")
     output, states = request.subject.states(request.batch, lens.probe.reads)
     request.note(output)
     over = lens.over if isinstance(lens.over, str) else "pairs of sites"

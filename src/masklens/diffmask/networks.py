@@ -44,7 +44,7 @@ Over = str | Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Row:
+class MaskRow:
     """One decision: which states at site `edit` can go, judged from the states at sites `reads`."""
 
     site: int
@@ -53,7 +53,7 @@ class Row:
     reads: tuple[int, ...]
 
 
-def rows_for(over: Over, sites: Sequence[int], words: int = 0) -> tuple[Row, ...]:
+def rows_for(over: Over, sites: Sequence[int], words: int = 0) -> tuple[MaskRow, ...]:
     """The rows of a lens over "inputs", "states", or (edited site, read site) pairs.
 
     Args:
@@ -61,15 +61,15 @@ def rows_for(over: Over, sites: Sequence[int], words: int = 0) -> tuple[Row, ...
         words: the site of the word embeddings, which masks over "inputs" edit.
     """
     if over == "inputs":
-        return tuple(Row(site, words, (words, site)) for site in sites)
+        return tuple(MaskRow(site, words, (words, site)) for site in sites)
     if over == "states":
-        return tuple(Row(site, site, (site,)) for site in sites)
+        return tuple(MaskRow(site, site, (site,)) for site in sites)
     if isinstance(over, str):
         raise TrainingError(f"over={over!r}; use 'inputs', 'states', or pairs (edited site, read site)")
     reads = [read for _, read in over]
     if len(set(reads)) < len(reads):
         raise TrainingError(f"over={list(over)}: a site is read twice; fit a lens for each of its pairs")
-    return tuple(Row(read, edit, (read,)) for edit, read in over)
+    return tuple(MaskRow(read, edit, (read,)) for edit, read in over)
 
 
 class GateNetwork(nn.Module):
@@ -113,7 +113,7 @@ class Probe(nn.Module):
     """
 
     def __init__(
-        self, rows: Sequence[Row], widths: Mapping[int, int], hidden: int | None = None, places: int = 0
+        self, rows: Sequence[MaskRow], widths: Mapping[int, int], hidden: int | None = None, places: int = 0
     ) -> None:
         super().__init__()
         self.rows = tuple(rows)

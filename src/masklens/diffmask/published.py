@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from ..errors import TrainingError
+from ..layers import site_name
 from ..model.masking import edited_run
 from ..model.subject import Subject
 from .gates import HardConcrete
 from .judging import judge
-from .networks import Over, Row
+from .networks import MaskRow, Over
 from .texts import FrozenTexts
 from .trainer import Settings, diagnostics
 
@@ -39,7 +40,7 @@ class PublishedProbe(nn.Module):
     """A gate network for every site, whose votes multiply over sites where they mask inputs."""
 
     def __init__(
-        self, rows: Sequence[Row], widths: Mapping[int, int], votes: bool, hidden: int | None = None
+        self, rows: Sequence[MaskRow], widths: Mapping[int, int], votes: bool, hidden: int | None = None
     ) -> None:
         super().__init__()
         self.rows, self.votes = tuple(rows), votes
@@ -90,7 +91,7 @@ class PublishedProbe(nn.Module):
         return torch.stack([self.keep_of(row, states) for row in range(len(self.rows))])
 
 
-def _hidden(row: Row, widths: Mapping[int, int], given: int | None) -> int:
+def _hidden(row: MaskRow, widths: Mapping[int, int], given: int | None) -> int:
     return given or max(32, widths[row.edit] // 4)
 
 
@@ -160,7 +161,7 @@ def fit_published(
     cls: type[DiffMask],
     subject: Subject,
     over: Over,
-    rows: Sequence[Row],
+    rows: Sequence[MaskRow],
     texts: FrozenTexts,
     held: FrozenTexts,
     settings: Settings,
@@ -185,7 +186,8 @@ def fit_published(
 def _events(found: Sequence[Any], multipliers: Tensor) -> list[str]:
     """The sites that collapsed: over their margin, with the multiplier unable to bring them back."""
     return [
-        f"site {d.site} has collapsed: divergence {d.divergence:.3f}, {d.kept:.0%} kept, multiplier {m:.0f}"
+        f"{site_name(d.site)} has collapsed: divergence {d.divergence:.3f}, {d.kept:.0%} kept, "
+        f"multiplier {m:.0f}"
         for d, m in zip(found, multipliers.tolist(), strict=True)
         if not d.ok
     ]

@@ -28,7 +28,7 @@ from ..errors import TrainingError
 from ..files import FileModel, parse, whole
 from .judging import Judged
 from .multipliers import Offsets, Prices
-from .networks import Row
+from .networks import MaskRow
 from .objective import LensObjective, Terms
 from .processes import World, is_main
 
@@ -105,7 +105,7 @@ class Diagnostic(NamedTuple):
     """whether the divergence is within the margin"""
 
 
-def diagnostics(rows: Sequence[Row], judged: Sequence[Judged], margin: float) -> list[Diagnostic]:
+def diagnostics(rows: Sequence[MaskRow], judged: Sequence[Judged], margin: float) -> list[Diagnostic]:
     return [
         Diagnostic(row.site, j.divergence, j.kept, j.agreement, j.kept_error, j.divergence <= margin)
         for row, j in zip(rows, judged, strict=True)

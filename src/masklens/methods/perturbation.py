@@ -21,7 +21,7 @@ from .gradient import fixed, path_gradient
 from .registry import Request, check_count, register
 
 
-class Game:
+class ValueFunction:
     """The score of texts at a site, as a function of the tokens that are kept."""
 
     def __init__(self, request: Request, site: int, internal_batch_size: int | None) -> None:
@@ -41,9 +41,11 @@ class Game:
         return self.scores(rows, keep.flatten(0, 1)).reshape(keep.shape[:2])
 
 
-def played(request: Request, internal_batch_size: int | None, score: Callable[[Game], Tensor]) -> Tensor:
-    """(examples, sites, tokens) from what a game at a site gives, (examples, tokens)."""
-    return site_by_site(request, lambda part, site: score(Game(part, site, internal_batch_size)))
+def at_each_site(
+    request: Request, internal_batch_size: int | None, score: Callable[[ValueFunction], Tensor]
+) -> Tensor:
+    """(examples, sites, tokens): what `score` gives for the value function at each site."""
+    return site_by_site(request, lambda part, site: score(ValueFunction(part, site, internal_batch_size)))
 
 
 @register(
@@ -60,19 +62,19 @@ def occlusion(request: Request, *, window: int = 1, internal_batch_size: int | N
     `baselines` says otherwise.
     """
     check_count("window", window)
-    return played(request, internal_batch_size, lambda game: _occluded(game, window))
+    return at_each_site(request, internal_batch_size, lambda v: _occluded(v, window))
 
 
-def _occluded(game: Game, window: int) -> Tensor:
+def _occluded(v: ValueFunction, window: int) -> Tensor:
     """Mean fall of the score over the windows of each token: (examples, tokens)."""
-    inside = _windows(game.request.batch.valid, window)  # (examples, windows, tokens)
-    taken = inside & game.free[:, None]
+    inside = _windows(v.request.batch.valid, window)  # (examples, windows, tokens)
+    taken = inside & v.free[:, None]
     rows, which = taken.any(2).nonzero().unbind(1)
-    whole = game.request.subject.task.score(game.request.reference, game.request.target)
+    whole = v.request.subject.task.score(v.request.reference, v.request.target)
     falls = torch.zeros(taken.shape[:2], device=taken.device)
-    falls[rows, which] = (whole[rows] - game.scores(rows, ~taken[rows, which])).to(falls)
+    falls[rows, which] = (whole[rows] - v.scores(rows, ~taken[rows, which])).to(falls)
     total = torch.einsum("ew,ewt->et", falls, inside.to(falls))
-    return total / inside.sum(1).clamp(min=1) * game.free
+    return total / inside.sum(1).clamp(min=1) * v.free
 
 
 def _windows(valid: Tensor, window: int) -> Tensor:
@@ -100,29 +102,29 @@ def shapley(request: Request, *, n_samples: int = 25, internal_batch_size: int |
     token, or zero where there is none, unless `baselines` says otherwise.
     """
     check_count("n_samples", n_samples)
-    return played(request, internal_batch_size, lambda game: _mean_rise(game, n_samples))
+    return at_each_site(request, internal_batch_size, lambda v: _mean_rise(v, n_samples))
 
 
-def _mean_rise(game: Game, n_samples: int) -> Tensor:
+def _mean_rise(v: ValueFunction, n_samples: int) -> Tensor:
     """Mean over orders of what each free token adds: (examples, tokens)."""
-    request, free = game.request, game.free
+    request, free = v.request, v.free
     orders = request.noise(n_samples, 1, torch.rand)[..., 0].masked_fill(~free[:, None], torch.inf)
-    ends = game.of_samples(torch.stack([~free, torch.ones_like(free)], dim=1))  # (examples, 2)
+    ends = v.of_samples(torch.stack([~free, torch.ones_like(free)], dim=1))  # (examples, 2)
     total = torch.zeros(free.shape, device=free.device)
     for order in orders.unbind(1):  # one draw a token; they are added from the smallest on
-        total += _rises(game, order.argsort(1).argsort(1), ends)
+        total += _rises(v, order.argsort(1).argsort(1), ends)
     return total / n_samples
 
 
-def _rises(game: Game, rank: Tensor, ends: Tensor) -> Tensor:
+def _rises(v: ValueFunction, rank: Tensor, ends: Tensor) -> Tensor:
     """What each token adds to those before it: rank (examples, tokens), the free tokens from 0 on."""
-    free = game.free
+    free = v.free
     count = free.sum(1)
     steps = torch.arange(free.shape[1] + 1, device=free.device)
     value = ends[:, 1:].repeat(1, len(steps))  # (examples, steps): the score with that many tokens added
     value[:, 0] = ends[:, 0]
     rows, step = ((steps > 0) & (steps < count[:, None])).nonzero().unbind(1)
-    value[rows, step] = game.scores(rows, ~free[rows] | (rank[rows] < step[:, None])).to(value)
+    value[rows, step] = v.scores(rows, ~free[rows] | (rank[rows] < step[:, None])).to(value)
     return value.diff(dim=1).gather(1, rank) * free
 
 
@@ -154,16 +156,16 @@ def lime(
     check_count("n_samples", n_samples)
     if not 0 < drop < 1:
         raise MethodError(f"drop is {drop}; it must be between 0 and 1")
-    return played(request, internal_batch_size, lambda game: _surrogate(game, n_samples, drop, penalty))
+    return at_each_site(request, internal_batch_size, lambda v: _surrogate(v, n_samples, drop, penalty))
 
 
-def _surrogate(game: Game, n_samples: int, drop: float, penalty: float) -> Tensor:
+def _surrogate(v: ValueFunction, n_samples: int, drop: float, penalty: float) -> Tensor:
     """The linear model's coefficients (examples, tokens)."""
-    kept = game.request.noise(n_samples, 1, torch.rand)[..., 0] >= drop  # (examples, samples, tokens)
-    kept &= game.free[:, None]
-    values = game.of_samples(kept | ~game.free[:, None])
-    weights = kept.sum(2) / game.free.sum(1, keepdim=True).clamp(min=1)
-    return ridge(kept.double(), values.double(), weights.double(), penalty).float() * game.free
+    kept = v.request.noise(n_samples, 1, torch.rand)[..., 0] >= drop  # (examples, samples, tokens)
+    kept &= v.free[:, None]
+    values = v.of_samples(kept | ~v.free[:, None])
+    weights = kept.sum(2) / v.free.sum(1, keepdim=True).clamp(min=1)
+    return ridge(kept.double(), values.double(), weights.double(), penalty).float() * v.free
 
 
 def ridge(features: Tensor, values: Tensor, weights: Tensor, penalty: float) -> Tensor:
