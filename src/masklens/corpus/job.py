@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ..errors import CorpusError, LensError, MethodError, ModelError
 from ..files import FileModel, file_system, parse, reason
@@ -172,19 +172,20 @@ def _differences(old: Manifest, new: Manifest) -> Iterator[str]:
             yield f"the input {name} has other content of the same size"
 
 
-def fingerprint(path: str) -> Input:
-    """Size and content of a file, or of all files of a data set on disk."""
+def fingerprint(path: str, endings: str | tuple[str, ...] = "", depth: int | None = None) -> Input:
+    """Size and content of a file, or of the files of a folder whose names end so, down to a depth."""
     total, size = hashlib.sha256(), 0
     try:
         fs, name = file_system(path)
-        for one in sorted(fs.find(name)):
+        for one in sorted(file for file in fs.find(name, maxdepth=depth) if file.endswith(endings)):
             info = fs.info(one)
             size += info["size"]
             tag = next((info[key] for key in TAGS if info.get(key)), None)
             total.update(f"{one.removeprefix(name)!a} {info['size']} {tag}\n".encode())
             if tag is None:
                 with fs.open(one, "rb") as file:
-                    _update(total, file)
+                    while block := file.read(1 << 20):
+                        total.update(block)
     except OSError as error:
         raise CorpusError(f"cannot read {path}: {reason(error)}") from error
     return Input(bytes=size, content=f"sha256 {total.hexdigest()}")
@@ -207,18 +208,7 @@ def folder_hash(path: str) -> str:
     """SHA-256 over the names and contents of the weights, configuration and tokenizer in a folder."""
     if not Path(path).is_dir():
         raise LensError(f"{path} is no folder; give one that holds a lens")
-    total = hashlib.sha256()
-    for file in sorted(Path(path).iterdir()):
-        if file.suffix in HASHED and file.is_file():
-            total.update(f"{file.name}\0{file.stat().st_size}\0".encode())
-            with file.open("rb") as content:
-                _update(total, content)
-    return f"sha256 {total.hexdigest()}"
-
-
-def _update(total: Any, file: BinaryIO) -> None:
-    while block := file.read(1 << 20):
-        total.update(block)
+    return fingerprint(path, HASHED, depth=1).content
 
 
 def _version(name: str) -> str | None:

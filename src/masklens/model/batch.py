@@ -45,22 +45,20 @@ class Batch:
     def take(self, rows: Sequence[int]) -> Batch:
         """The given examples, in the given order, repeats allowed."""
         index = moved(torch.as_tensor(rows, dtype=torch.long), self.valid.device)
+        lists = ("tokens", "offsets", "texts", "truncated")
+        chosen: dict[str, Any] = {name: tuple(getattr(self, name)[i] for i in rows) for name in lists}
+        return replace(self._mapped(lambda value: value[index.to(value.device)]), **chosen)
+
+    def _mapped(self, change: Callable[[Tensor], Tensor], marks: bool = True) -> Batch:
+        """The batch with every tensor changed, those of `marks` too unless they have no columns of tokens."""
         return replace(
             self,
-            inputs={name: value[index.to(value.device)] for name, value in self.inputs.items()},
-            valid=self.valid[index],
-            special=self.special[index],
-            segments=self.segments[index],
-            tokens=tuple(self.tokens[i] for i in rows),
-            offsets=tuple(self.offsets[i] for i in rows),
-            texts=tuple(self.texts[i] for i in rows),
-            truncated=tuple(self.truncated[i] for i in rows),
-            marks={name: value[index] for name, value in self.marks.items()},
+            inputs={name: change(value) for name, value in self.inputs.items()},
+            valid=change(self.valid),
+            special=change(self.special),
+            segments=change(self.segments),
+            marks={name: change(value) for name, value in self.marks.items()} if marks else self.marks,
         )
-
-    def repeat(self, times: int) -> Batch:
-        """Each example `times` times in a row."""
-        return self.take([i for i in range(len(self)) for _ in range(times)])
 
     @property
     def by_token(self) -> bool:
@@ -80,40 +78,19 @@ class Batch:
 
         The continuation given to a language model is attended to, so it is not padding.
         """
-        if not self.by_token:
+        if not self.by_token or bool(self.columns.all()):
             return self
         columns = self.columns
-        if bool(columns.all()):
-            return self
-        return replace(
-            self,
-            inputs={name: value[:, columns] for name, value in self.inputs.items()},
-            valid=self.valid[:, columns],
-            special=self.special[:, columns],
-            segments=self.segments[:, columns],
-        )
+        return self._mapped(lambda value: value[:, columns], marks=False)
 
     def first_columns(self, count: int) -> Batch:
         """Only the first columns, if the inputs allow it. The other columns must be padding."""
         if count == self.shape[1] or not self.by_token:
             return self
-        return replace(
-            self,
-            inputs={name: value[:, :count] for name, value in self.inputs.items()},
-            valid=self.valid[:, :count],
-            special=self.special[:, :count],
-            segments=self.segments[:, :count],
-        )
+        return self._mapped(lambda value: value[:, :count], marks=False)
 
     def to(self, device: torch.device | str) -> Batch:
-        return replace(
-            self,
-            inputs={name: moved(value, device) for name, value in self.inputs.items()},
-            valid=moved(self.valid, device),
-            special=moved(self.special, device),
-            segments=moved(self.segments, device),
-            marks={name: moved(value, device) for name, value in self.marks.items()},
-        )
+        return self._mapped(lambda value: moved(value, device))
 
 
 def moved(value: Tensor, device: torch.device | str) -> Tensor:
