@@ -92,7 +92,7 @@ def preset(
     said = ", ".join(f"{option}={value!r}" for option, value in options.items()) or "its usual options"
     run.__doc__ = f"{method.__name__} with {said}" + ("" if baselines is None else f", {baselines=}.")
     register(
-        f"thermostat_{name}",
+        name,
         summary=f"Thermostat's {summary}",
         cost=cost,
         paper="Feldhus et al. 2021 (Thermostat)",
@@ -102,13 +102,27 @@ def preset(
     )(run)
 
 
-preset("grad_x_activation", grad_x_input, "gradient times the embedding layer's output", "2")
+preset("thermostat_grad_x_activation", grad_x_input, "gradient times the embedding layer's output", "2")
 preset(
-    "integrated", integrated_gradients, "integrated gradients: 25 steps from pads", "50", "pad", n_steps=25
+    "thermostat_integrated",
+    integrated_gradients,
+    "integrated gradients: 25 steps from pad tokens",
+    "50",
+    "pad",
+    n_steps=25,
 )
-preset("lime", lime, "LIME: 25 samples, pad tokens", "25", "pad", n_samples=25, drop=0.3, penalty=1.0)
+preset(
+    "thermostat_lime", lime, "LIME: 25 samples, pad tokens", "25", "pad", n_samples=25, drop=0.3, penalty=1.0
+)
 # captum's own baseline is token id 0, whatever that token is
-preset("occlusion", occlusion, "occlusion: windows of 3 tokens", "one a token", 0, window=3)
-preset("shapley", shapley, "Shapley sampling: 25 orders, pad tokens", "25 a token", "pad", n_samples=25)
-preset("gradient_shap", gradient_shap, "GradientShap: 5 samples", "10", n_samples=5)
-preset("deeplift_shap", deeplift_shap, "DeepLiftShap: zeros and pad tokens as baselines", "8")
+preset("thermostat_occlusion", occlusion, "occlusion: windows of 3 tokens", "one a token", 0, window=3)
+preset(
+    "thermostat_shapley",
+    shapley,
+    "Shapley sampling: 25 orders, pad tokens",
+    "25 a token",
+    "pad",
+    n_samples=25,
+)
+preset("thermostat_gradient_shap", gradient_shap, "GradientShap: 5 samples", "10", n_samples=5)
+preset("thermostat_deeplift_shap", deeplift_shap, "DeepLiftShap: zeros and pad tokens as baselines", "8")
