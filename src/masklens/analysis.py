@@ -22,6 +22,7 @@ from .attribution import Attribution
 from .bootstrap import RunningMean, sample_weights
 from .errors import MethodError
 from .layers import site_name
+from .words import best_shared
 
 T = TypeVar("T")
 
@@ -271,16 +272,10 @@ def load_spacy() -> Any:
     )
 
 
-def aligned(attribution: Attribution, spans: Iterable[Span]) -> list[str | None]:
+def aligned(attribution: Attribution, spans: Sequence[Span]) -> list[str | None]:
     """For each token the label of the span it shares most characters with; None if it shares none."""
-    spans = list(spans)
-    if not spans:
-        return [None] * len(attribution.tokens)
-    start, end = np.array(attribution.offsets).T[:, :, None]  # (tokens, 1) each
-    first, last = np.array([span[:2] for span in spans]).T  # (spans,) each
-    shared = np.minimum(end, last) - np.maximum(start, first)  # (tokens, spans)
-    best = shared.argmax(1)
-    return [spans[k][2] if shared[i, k] > 0 else None for i, k in enumerate(best)]
+    found = best_shared(attribution.offsets, [(start, end) for start, end, _ in spans])
+    return [None if k < 0 else spans[k][2] for k in found]
 
 
 def token_labels(attribution: Attribution, labels: Labels, special: bool) -> list[str | None]:

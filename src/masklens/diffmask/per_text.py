@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..errors import MethodError
 from ..methods.baselines import absent_state, mask_or_zero
+from ..methods.batching import stacked
 from ..methods.registry import Request, register
 from ..model.masking import edited_run
 from .gates import HardConcrete
@@ -55,8 +56,7 @@ class FreeMasks:
     def __init__(self, request: Request, site: int, baseline: Tensor, learn_baseline: bool) -> None:
         self.subject, self.batch, self.site = request.subject, request.batch, site
         self.noise = request.draws(1, torch.rand)
-        self.reference, states = request.subject.states(request.batch, [site])
-        self.state = states[site].detach()
+        self.reference, self.state = request.reference, request.states()[site]
         self.values = torch.full(self.batch.shape, OPEN, device=self.state.device, requires_grad=True)
         start = baseline.to(self.state).expand_as(self.state)[:, :1].float()
         self.baseline = start.clone().requires_grad_(learn_baseline)
@@ -152,30 +152,18 @@ def free_masks(
     learn_baseline: bool = False,
 ) -> Tensor:
     """P(kept) of every token at every site asked for: (examples, sites, tokens)."""
-    return torch.stack(
-        [_at_site(request, site, kind, margin, steps, lr, learn_baseline) for site in request.sites], dim=1
-    )
 
+    def at_site(site: int) -> Tensor:
+        default = mask_or_zero(request) if learn_baseline else "zero"
+        baseline = absent_state(request, site, request.states()[site], default)
+        with torch.enable_grad():
+            masks = kind(request, site, baseline, learn_baseline)
+            over = learn(masks, margin, steps, lr)
+        for i in over.nonzero()[:, 0].tolist():
+            request.notes.setdefault(i, {})[f"restored@{site}"] = True
+        return torch.where(request.batch.valid, masks.keep_probability().detach(), 0.0)
 
-def _at_site(
-    request: Request,
-    site: int,
-    kind: Callable[..., FreeMasks],
-    margin: float,
-    steps: int,
-    lr: float,
-    learn_baseline: bool,
-) -> Tensor:
-    found = request.subject.states(request.batch, [site])
-    request.note(found.output)
-    default = mask_or_zero(request) if learn_baseline else "zero"
-    baseline = absent_state(request, site, found.states[site], default)
-    with torch.enable_grad():
-        masks = kind(request, site, baseline, learn_baseline)
-        over = learn(masks, margin, steps, lr)
-    for i in over.nonzero()[:, 0].tolist():
-        request.notes.setdefault(i, {})[f"restored@{site}"] = True
-    return torch.where(request.batch.valid, masks.keep_probability().detach(), 0.0)
+    return stacked(request, at_site)
 
 
 def diffmask_per_text(request: Request, margin: float, steps: int, lr: float, learn_baseline: bool) -> Tensor:

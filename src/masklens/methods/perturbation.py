@@ -188,37 +188,30 @@ def ridge(features: Tensor, values: Tensor, weights: Tensor, penalty: float) -> 
     paper="Lundberg and Lee 2017",
     quick={"n_samples": 2},
 )
-def gradient_shap(
-    request: Request, *, n_samples: int = 5, noise: float = 0.0, internal_batch_size: int | None = None
-) -> Tensor:
+def gradient_shap(request: Request, *, n_samples: int = 5, internal_batch_size: int | None = None) -> Tensor:
     """(h - b) . gradient at a random point between b and h, averaged over `n_samples`.
 
-    b is drawn from the baselines: zero and the pad token, unless `baselines` says otherwise. With `noise`, h
-    has normal noise of that standard deviation added in each sample.
+    b is drawn from the baselines: zero and the pad token, unless `baselines` says otherwise.
     """
     check_count("n_samples", n_samples)
     return site_by_site(
-        request,
-        lambda part, site: _expected_gradient(part, site, n_samples, noise, internal_batch_size),
+        request, lambda part, site: _expected_gradient(part, site, n_samples, internal_batch_size)
     )
 
 
 def _expected_gradient(
-    request: Request, site: int, n_samples: int, noise: float, internal_batch_size: int | None
+    request: Request, site: int, n_samples: int, internal_batch_size: int | None
 ) -> Tensor:
-    """The mean of (h - b) . gradient over samples of b, of the place between, and of noise on h."""
+    """The mean of (h - b) . gradient over samples of b and of the place between."""
     state = request.states()[site]
-    generators = request.generators()
-    draws = torch.stack([torch.rand(n_samples, 2, generator=g) for g in generators])  # (examples, samples, 2)
+    draws = torch.stack([torch.rand(n_samples, 2, generator=g) for g in request.generators()])
     baselines = _baselines(request, site, state)  # (examples, kinds, tokens, width)
-    which = (draws[..., 0] * baselines.shape[1]).long().to(state.device)
+    which = (draws[..., 0] * baselines.shape[1]).long().to(state.device)  # (examples, samples)
     place = draws[..., 1].to(state)
-    shift = request._noise(generators, n_samples, state.shape[-1], torch.randn) if noise else None
     total = torch.zeros(state.shape[:2], device=state.device)
     for k in range(n_samples):
-        noisy = state if shift is None else state + noise * shift[:, k].to(state)
         baseline = baselines[torch.arange(len(state)), which[:, k]]
-        way = noisy - baseline
+        way = state - baseline
         point = fixed(baseline + place[:, k, None, None] * way)
         total += (way * path_gradient(request, site, point, torch.ones(1), internal_batch_size)).sum(-1)
     return total / n_samples
