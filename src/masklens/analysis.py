@@ -1,7 +1,7 @@
 """Which kinds of tokens get high scores: attributions grouped by part of speech, label or layer.
 
     table = analysis.by_part_of_speech(lens.explain(texts))   # needs spaCy and its English model
-    table = analysis.by_label(out, labels)                    # a label a token, or (start, end, label) spans
+    table = analysis.by_label(out, labels)                    # one per token, or (start, end, label) spans
     table = analysis.by_layer(out)                            # `out` may be a generator, such as a corpus run
     print(table); table.plot().savefig("x.png"); table.to_pandas()
 
@@ -288,7 +288,7 @@ def token_labels(attribution: Attribution, labels: Labels, special: bool) -> lis
     else:
         raise MethodError(
             f"{len(labels)} labels for the {len(attribution.tokens)} tokens of {attribution.text!r:.60}; "
-            f"give one a token, or (start, end, label) spans"
+            f"give one per token, or (start, end, label) spans"
         )
     named = zip(each, attribution.tokens, attribution.special, strict=True)
     return [(token if special else None) if marker else label for label, token, marker in named]

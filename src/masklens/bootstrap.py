@@ -16,7 +16,7 @@ def bounds(found: Sequence[float] | np.ndarray) -> tuple[float, float]:
 
 
 def interval(values: np.ndarray, draws: int = SAMPLES, seed: int = 0) -> tuple[float, float]:
-    """Of the mean of one value a text; texts are drawn with replacement."""
+    """Of the mean of one value per text; texts are drawn with replacement."""
     generator = np.random.default_rng(seed)
     return bounds([generator.choice(values, len(values)).mean() for _ in range(draws)])
 

@@ -96,7 +96,7 @@ def _usable(row: Row, file: str) -> Text:
 
 
 def _refuse(number: int, file: str, problem: str | None) -> NoReturn:
-    raise FileError(f"row {number} of {file} cannot be used: {problem}. Mend or remove it")
+    raise FileError(f"row {number} of {file} cannot be used: {problem}. Fix or remove it")
 
 
 def _labels(file: str, column: str) -> Iterator[Any]:

@@ -35,7 +35,7 @@ AT_ONCE = 256
 
 
 class Column:
-    """One measure of one row of the table: a value a text, or several where there are random draws."""
+    """One measure of one row of the table: a value per text, or several where there are random draws."""
 
     def __init__(self, draws: int = 1) -> None:
         self.mean = RunningMean()

@@ -133,7 +133,7 @@ def begin(job: Job, folder: Folder, files: Sequence[str]) -> list[str]:
         return []
     if old is None:
         raise CorpusError(
-            f"{folder.url} holds shards but no {MANIFEST}, so nobody knows of which run; remove them, or use "
+            f"{folder.url} holds shards of an unknown run: there is no {MANIFEST}; remove them, or use "
             f"another folder"
         )
     differences = list(_differences(old, new))
@@ -169,7 +169,7 @@ def _differences(old: Manifest, new: Manifest) -> Iterator[str]:
         elif was.bytes != now.bytes:
             yield f"the input {name} had {was.bytes} bytes, has {now.bytes}"
         elif was != now:
-            yield f"the input {name} has other content of the same size"
+            yield f"the input {name} has the same size but other content"
 
 
 def fingerprint(path: str, endings: str | tuple[str, ...] = "", depth: int | None = None) -> Input:
@@ -200,14 +200,14 @@ def model_hash(path: str, trust_remote_code: bool = False) -> str:
     try:
         config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
-        raise ModelError(f"{path!r} is no folder here, and no model on the hub that can be read") from error
+        raise ModelError(f"{path!r} is neither a folder nor a model on the hub that can be read") from error
     return f"commit {config._commit_hash}"
 
 
 def folder_hash(path: str) -> str:
     """SHA-256 over the names and contents of the weights, configuration and tokenizer in a folder."""
     if not Path(path).is_dir():
-        raise LensError(f"{path} is no folder; give one that holds a lens")
+        raise LensError(f"{path} is not a folder; give the folder of a lens")
     return fingerprint(path, HASHED, depth=1).content
 
 

@@ -1,4 +1,4 @@
-"""Run a job on this machine: reading, model and writing overlap; one process a device."""
+"""Run a job on this machine: reading, model and writing overlap; one process per device."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def devices(asked: str | None) -> list[str]:
 def _run_here(plan: Plan, names: Sequence[str], report: Report) -> set[str]:
     """Do the work on these devices; returns the names of all shards that there must be."""
     if plan.done:
-        report(f"{len(plan.done)} shards are there already")
+        report(f"{len(plan.done)} shards are done already")
     if len(names) > 1:
         return _run_processes(plan, names, report)
     share = Share(plan, names[0])
@@ -161,7 +161,7 @@ def _ahead(pool: ThreadPoolExecutor, items: Iterator[T]) -> Iterator[T]:
 
 
 def _run_processes(plan: Plan, names: Sequence[str], report: Report) -> set[str]:
-    """One process a device, asked for a shard at a time: after a failure none begins another."""
+    """One process per device, asked for a shard at a time: after a failure none begins another."""
     context = get_context("spawn")
     with ExitStack() as stack:
         pools = []

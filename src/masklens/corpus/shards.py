@@ -146,7 +146,7 @@ class Totals(NamedTuple):
 def totals(folder: Folder, expected: set[str]) -> Totals:
     """Count what is there and join the rejects into one file; parts too few or too many are an error."""
     if not expected:
-        raise CorpusError("there is no row in the input; give files with at least one")
+        raise CorpusError("the input has no rows; give files with at least one")
     found = finished(folder)
     for names, are in ((expected - found, "missing"), (found - expected, "there that are not of this run")):
         if names:
@@ -215,7 +215,7 @@ def read_back(url: str) -> Iterator[Explained]:
     for name in _shard_names(folder):
         match = SHARD.fullmatch(name)
         if match is None:
-            raise CorpusError(f"{folder.path(DATA)} holds {name}, which is no shard; remove it")
+            raise CorpusError(f"{folder.path(DATA)} holds {name}, which is not a shard; remove it")
         for row in _shard_rows(folder, f"{DATA}/{name}"):
             yield _explained(int(match[1]), row, f"a row of {folder.path(DATA)}/{name}")
 

@@ -46,7 +46,7 @@ class Estimate(NamedTuple):
 
 
 class FreeMasks:
-    """A logit for every token of every text at one site, and a baseline a text.
+    """A logit for every token of every text at one site, and a baseline per text.
 
     Args:
         baseline: what replaces a state; broadcasts to the states.

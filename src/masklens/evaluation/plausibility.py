@@ -78,7 +78,7 @@ def plausibility(
     """
     if len(attributions) != len(rationales):
         raise MethodError(
-            f"{len(rationales)} rationales for {len(attributions)} attributions; give one a text"
+            f"{len(rationales)} rationales for {len(attributions)} attributions; give one per text"
         )
     rows = [_compare(a, spans, site) for a, spans in zip(attributions, rationales, strict=True)]
     names = ("iou_f1", "token_f1", "auprc")

@@ -50,7 +50,7 @@ class Ranking:
         """(texts, tokens) bool: the `count` most important tokens, or all where there are fewer; of some
         `rows` if these are given.
 
-        The count may be one a text.
+        The count may be one per text.
         """
         return self.removable[rows] & (self.place[rows] < np.reshape(count, (-1, 1)))
 
@@ -73,7 +73,7 @@ def score_matrix(batch: Batch, attributions: Sequence[Attribution], site: int | 
     """Scores (texts, tokens) over the model's own tokens, 0 at padding."""
     if len(attributions) != len(batch):
         raise MethodError(
-            f"{len(attributions)} attributions for {len(batch)} texts; give one a text, in order"
+            f"{len(attributions)} attributions for {len(batch)} texts; give one per text, in order"
         )
     matrix = np.zeros(batch.shape)
     valid = batch.valid.cpu().numpy()

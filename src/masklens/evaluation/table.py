@@ -37,7 +37,7 @@ class Cell:
 
 
 def cell(values: np.ndarray, seed: int = 0) -> Cell:
-    """Mean and bootstrap interval of one value a text; texts without a value (nan) are left out."""
+    """Mean and bootstrap interval of one value per text; texts without a value (nan) are left out."""
     values = values[~np.isnan(values)]
     if not len(values):
         return Cell(float("nan"))

@@ -103,7 +103,7 @@ def part_of(request: Request, rows: list[int]) -> Request:
 
 
 def _can_cut(request: Request) -> bool:
-    """Padding columns can go if every input is known to have one column a token, and no baseline has."""
+    """Padding columns can go if every input is known to have one column per token, and no baseline has."""
     baselines = request.baselines
     by_position = isinstance(baselines, dict) or (isinstance(baselines, Tensor) and baselines.dim() > 1)
     return request.batch.by_token and not by_position

@@ -22,7 +22,7 @@ SCORES = ("gradcam", "grad_x_input", "gradient_norm", "integrated_gradients")
 @register(
     "decoded_gradcam",
     summary="A layer's evidence, decoded to input tokens by the pre-trained model's LM head",
-    cost="2, plus about 0.15 a layer for the vocabulary",
+    cost="2, plus about 0.15 per layer for the vocabulary",
     paper="Hou and Castanon 2023",
     needs="gradients; the LM head of the pre-trained model",
     sites="blocks",

@@ -45,7 +45,7 @@ def explain(
         subject: a Subject, or a Hugging Face pipeline.
         texts: a text, or a list; a text is a string or a pair of strings.
         method: a name from `masklens.methods()`.
-        target: a class id or name (one, or a list with one a text); by default the predicted one.
+        target: a class id or name (one, or a list with one per text); by default the predicted one.
         sites: site numbers, "all", or None for the method's own choice.
         baselines: what stands for an absent token, for the methods that need it.
         windows: for question answering, by how many tokens windows over a context that is too long for the

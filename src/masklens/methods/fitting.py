@@ -14,7 +14,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def fitted(request: Request, state: Tensor, start: float, n_steps: int, lr: float, loss: Loss) -> Tensor:
-    """The numbers (examples, tokens) after so many steps of centered RMSprop, one noise sample a step.
+    """The numbers (examples, tokens) after so many steps of centered RMSprop, one noise sample per step.
 
     The losses of the texts are minimised each by itself: they share no number.
     """

@@ -51,7 +51,7 @@ def at_each_site(
 @register(
     "occlusion",
     summary="How far the score falls when a window of tokens is taken away",
-    cost="one a token",
+    cost="one per token",
     paper="Zeiler and Fergus 2014",
     needs="forward passes",
 )
@@ -90,7 +90,7 @@ def _windows(valid: Tensor, window: int) -> Tensor:
 @register(
     "shapley",
     summary="Shapley values of the tokens, by sampling orders in which they are added",
-    cost="n_samples a token",
+    cost="n_samples per token",
     paper="Castro et al. 2009",
     needs="forward passes",
     quick={"n_samples": 2},
@@ -111,7 +111,7 @@ def _mean_rise(v: ValueFunction, n_samples: int) -> Tensor:
     orders = request.noise(n_samples, 1, torch.rand)[..., 0].masked_fill(~free[:, None], torch.inf)
     ends = v.of_samples(torch.stack([~free, torch.ones_like(free)], dim=1))  # (examples, 2)
     total = torch.zeros(free.shape, device=free.device)
-    for order in orders.unbind(1):  # one draw a token; they are added from the smallest on
+    for order in orders.unbind(1):  # one draw per token; they are added from the smallest on
         total += _rises(v, order.argsort(1).argsort(1), ends)
     return total / n_samples
 
@@ -220,7 +220,7 @@ def _expected_gradient(
 @register(
     "deeplift_shap",
     summary="DeepLIFT against several baselines, averaged",
-    cost="4 a baseline",
+    cost="4 per baseline",
     paper="Shrikumar et al. 2017; Lundberg and Lee 2017",
     needs="gradients; captum",
 )
@@ -307,7 +307,7 @@ class StateReader(nn.Module):
 
 
 def _baselines(request: Request, site: int, state: Tensor) -> Tensor:
-    """Two baselines a text in the shape of its state: (examples, 2, tokens, width)."""
+    """Two baselines per text in the shape of its state: (examples, 2, tokens, width)."""
     padded = (
         request.baselines is None and getattr(request.subject.tokenizer, "pad_token_id", None) is not None
     )

@@ -115,12 +115,12 @@ preset(
     "thermostat_lime", lime, "LIME: 25 samples, pad tokens", "25", "pad", n_samples=25, drop=0.3, penalty=1.0
 )
 # captum's own baseline is token id 0, whatever that token is
-preset("thermostat_occlusion", occlusion, "occlusion: windows of 3 tokens", "one a token", 0, window=3)
+preset("thermostat_occlusion", occlusion, "occlusion: windows of 3 tokens", "one per token", 0, window=3)
 preset(
     "thermostat_shapley",
     shapley,
     "Shapley sampling: 25 orders, pad tokens",
-    "25 a token",
+    "25 per token",
     "pad",
     n_samples=25,
 )

@@ -1,4 +1,4 @@
-"""The registry of methods. A method is a function from a Request to scores, one file a method.
+"""The registry of methods. A method is a function from a Request to scores, one file per method.
 
     @register("gradient", summary="...", cost="...", paper="...")
     def gradient(request: Request, *, norm: str = "l2") -> Tensor:     # (examples, sites, tokens)
@@ -82,7 +82,7 @@ class Request:
         return self.subject.task.resolve(self.wanted, self.reference, self.batch)
 
     def generators(self) -> list[torch.Generator]:
-        """One CPU generator an example, seeded by the seed and the tokens: the same text gets the same
+        """One CPU generator per example, seeded by the seed and the tokens: the same text gets the same
         noise whatever it is batched with."""
         seeds = (zlib.crc32(f"{self.seed}\0{tokens}".encode()) for tokens in self.batch.tokens)
         return [torch.Generator().manual_seed(seed) for seed in seeds]

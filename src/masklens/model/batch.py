@@ -249,7 +249,7 @@ def _check_unicode(text: Text) -> None:
         "".join(text).encode("utf-8")
     except UnicodeEncodeError as error:
         raise TextError(
-            f"the text {text!r:.60} is not valid Unicode ({error.reason}); mend or remove the character"
+            f"the text {text!r:.60} is not valid Unicode ({error.reason}); fix or remove the character"
         ) from error
 
 

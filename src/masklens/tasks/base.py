@@ -91,6 +91,6 @@ def per_text(wanted: Any, count: int) -> list[Any]:
     """One target for each of `count` texts, from one target for all or from a list."""
     if isinstance(wanted, list | Tensor):
         if len(wanted) != count:
-            raise TargetError(f"{len(wanted)} targets for {count} texts; give one, or one a text")
+            raise TargetError(f"{len(wanted)} targets for {count} texts; give one, or one per text")
         return list(wanted)
     return [wanted] * count
