@@ -7,9 +7,9 @@ Special tokens are never taken away and score 0.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -234,17 +234,7 @@ def deeplift_shap(request: Request, *, internal_batch_size: int | None = None) -
 
     The baselines are zero and the pad token, unless `baselines` says otherwise.
     """
-    captum_attr("deeplift_shap")
     return site_by_site(request, lambda part, site: _mean_deeplift(part, site, internal_batch_size))
-
-
-def captum_attr(method: str) -> ModuleType:
-    """captum.attr, or an error that says what to install."""
-    try:
-        import captum.attr
-    except ImportError as error:
-        raise MethodError(f"{method} needs captum, which is not installed: pip install captum") from error
-    return captum.attr
 
 
 def _mean_deeplift(request: Request, site: int, internal_batch_size: int | None) -> Tensor:
@@ -268,13 +258,12 @@ def _mean_deeplift(request: Request, site: int, internal_batch_size: int | None)
 
 def _deeplift(request: Request, site: int, states: Tensor, baselines: Tensor, rows: Tensor) -> Tensor:
     """captum's DeepLIFT of states (rows, tokens, width) of the texts `rows`: (rows, tokens)."""
-    import warnings
+    from captum.attr import DeepLift  # slow to import
 
-    attr = captum_attr("deeplift_shap")
     with _same_attributes(request.subject.module), warnings.catch_warnings():
         # captum announces its hooks on each call
         warnings.simplefilter("ignore", UserWarning)
-        values = attr.DeepLift(StateReader(request, site)).attribute(
+        values = DeepLift(StateReader(request, site)).attribute(
             states, baselines, additional_forward_args=(rows,)
         )
     return values.detach().sum(-1)
