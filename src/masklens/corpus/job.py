@@ -11,8 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..checks import check_seed
 from ..errors import CorpusError, LensError, MethodError, ModelError
 from ..files import FileModel, file_system, parse, reason
+from ..model.families import check_place
 from ..reading import STANDARD_INPUT, Columns, check_columns
 from .storage import Folder
 
@@ -60,6 +62,7 @@ class Job:
                 raise CorpusError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.guard is not None and not (self.verify and self.guard >= 0):
             raise CorpusError(f"guard is {self.guard}; give 0 nats or more, and verify, or leave it out")
+        check_seed(self.seed)
         check_columns(self.columns)
         if self.input == STANDARD_INPUT:
             raise CorpusError("a corpus run reads its input again to go on after a stop; give a file, not -")
@@ -192,6 +195,7 @@ def fingerprint(path: str) -> Input:
 
 def model_hash(path: str, trust_remote_code: bool = False) -> str:
     """The content of a local folder, or the commit of a hub id."""
+    check_place(path)
     if Path(path).is_dir():
         return folder_hash(path)
     import transformers

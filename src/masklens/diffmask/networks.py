@@ -85,10 +85,11 @@ class GateNetwork(nn.Module):
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(width))
-        self.register_buffer("scale", torch.ones(width))
-        self.register_buffer("bias", torch.tensor(OPEN))
-        self.inner, self.outer = nn.Linear(width, hidden), nn.Linear(hidden, 1, bias=False)
+        self.register_buffer("mean", torch.zeros(width, dtype=torch.float32))
+        self.register_buffer("scale", torch.ones(width, dtype=torch.float32))
+        self.register_buffer("bias", torch.tensor(OPEN, dtype=torch.float32))
+        self.inner = nn.Linear(width, hidden, dtype=torch.float32)
+        self.outer = nn.Linear(hidden, 1, bias=False, dtype=torch.float32)
         nn.init.normal_(self.inner.weight, std=width**-0.5)
         nn.init.zeros_(self.inner.bias)
         nn.init.zeros_(self.outer.weight)
@@ -121,10 +122,12 @@ class Probe(nn.Module):
             GateNetwork(sum(widths[s] for s in row.reads), hidden or max(32, widths[row.edit] // 4))
             for row in self.rows
         )
-        self.baselines = nn.ParameterList(torch.zeros(widths[row.edit]) for row in self.rows)
+        self.baselines = nn.ParameterList(
+            torch.zeros(widths[row.edit], dtype=torch.float32) for row in self.rows
+        )
         self.places = nn.ParameterDict(
             {
-                str(i): torch.zeros(places, widths[row.edit])
+                str(i): torch.zeros(places, widths[row.edit], dtype=torch.float32)
                 for i, row in enumerate(self.rows)
                 if places and row.edit
             }

@@ -69,7 +69,7 @@ def _occluded(game: Game, window: int) -> Tensor:
     taken = inside & game.free[:, None]
     rows, which = taken.any(2).nonzero().unbind(1)
     whole = game.request.subject.task.score(game.request.reference, game.request.target)
-    falls = torch.zeros(taken.shape[:2], device=taken.device)
+    falls = torch.zeros(taken.shape[:2], device=taken.device, dtype=torch.float32)
     falls[rows, which] = (whole[rows] - game.scores(rows, ~taken[rows, which])).to(falls)
     total = torch.einsum("ew,ewt->et", falls, inside.to(falls))
     return total / inside.sum(1).clamp(min=1) * game.free
@@ -108,7 +108,7 @@ def _mean_rise(game: Game, n_samples: int) -> Tensor:
     request, free = game.request, game.free
     orders = request.noise(n_samples, 1, torch.rand)[..., 0].masked_fill(~free[:, None], torch.inf)
     ends = game.of_samples(torch.stack([~free, torch.ones_like(free)], dim=1))  # (examples, 2)
-    total = torch.zeros(free.shape, device=free.device)
+    total = torch.zeros(free.shape, device=free.device, dtype=torch.float32)
     for order in orders.unbind(1):  # one draw a token; they are added from the smallest on
         total += _rises(game, order.argsort(1).argsort(1), ends)
     return total / n_samples
@@ -162,8 +162,8 @@ def _surrogate(game: Game, n_samples: int, drop: float, penalty: float) -> Tenso
     kept = game.request.noise(n_samples, 1, torch.rand)[..., 0] >= drop  # (examples, samples, tokens)
     kept &= game.free[:, None]
     values = game.of_samples(kept | ~game.free[:, None])
-    weights = kept.sum(2) / game.free.sum(1, keepdim=True).clamp(min=1)
-    return ridge(kept.double(), values.double(), weights.double(), penalty).float() * game.free
+    weights = kept.double().sum(2) / game.free.sum(1, keepdim=True).clamp(min=1)
+    return ridge(kept.double(), values.double(), weights, penalty).float() * game.free
 
 
 def ridge(features: Tensor, values: Tensor, weights: Tensor, penalty: float) -> Tensor:
@@ -207,18 +207,22 @@ def _expected_gradient(
     """The mean of (h - b) . gradient over samples of b, of the place between, and of noise on h."""
     state = request.states()[site]
     generators = request.generators()
-    draws = torch.stack([torch.rand(n_samples, 2, generator=g) for g in generators])  # (examples, samples, 2)
+    draws = torch.stack(
+        [torch.rand(n_samples, 2, generator=g, dtype=torch.float32) for g in generators]
+    )  # (examples, samples, 2)
     baselines = _baselines(request, site, state)  # (examples, kinds, tokens, width)
     which = (draws[..., 0] * baselines.shape[1]).long().to(state.device)
     place = draws[..., 1].to(state)
     shift = request._noise(generators, n_samples, state.shape[-1], torch.randn) if noise else None
-    total = torch.zeros(state.shape[:2], device=state.device)
+    total = torch.zeros(state.shape[:2], device=state.device, dtype=torch.float32)
     for k in range(n_samples):
         noisy = state if shift is None else state + noise * shift[:, k].to(state)
         baseline = baselines[torch.arange(len(state)), which[:, k]]
         way = noisy - baseline
         point = fixed(baseline + place[:, k, None, None] * way)
-        total += (way * path_gradient(request, site, point, torch.ones(1), internal_batch_size)).sum(-1)
+        total += (
+            way * path_gradient(request, site, point, torch.ones(1, dtype=torch.float32), internal_batch_size)
+        ).sum(-1)
     return total / n_samples
 
 
