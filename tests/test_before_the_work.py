@@ -175,6 +175,22 @@ def test_gold_labels_are_checked_before_anything_is_explained(folder, monkeypatc
         report_data([Entry(a, "x") for a in found], "title", [good])
 
 
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"tokens": ["film"], "scores": [1.0]}, "'film'"),
+        ({"tokens": ["plot"], "scores": [float("nan")]}, "finite"),
+        ({"tokens": ["plot"], "scores": [1.0, 2.0]}, "1 tokens and 2 scores"),
+    ],
+)
+def test_imported_attributions_are_checked_by_evaluate_and_report(row, words, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ml.Subject, "run", lambda *a, **k: pytest.fail("the model is run"))
+    (tmp_path / "theirs.json").write_text(json.dumps([{"text": "a plot"} | row]))
+    refused(call("evaluate", "--model", folder / "model", "--attributions", "theirs.json"), "row 1 of", words)
+    refused(call("report", "--input", "theirs.json"), "row 1 of", words)
+
+
 def test_hints():
     assert did_you_mean("gradCam", ["gradcam", "random"]) == "; did you mean 'gradcam'?"
     assert did_you_mean("xyz", ["gradcam", "random"]) == ""

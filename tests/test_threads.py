@@ -14,6 +14,7 @@ import torch
 
 import masklens as ml
 import tiny
+from masklens.diffmask.networks import seeded
 from masklens.model import batch, subject
 from masklens.model.locks import lock_of
 from masklens.model.tap import watch
@@ -156,6 +157,20 @@ def test_a_block_of_another_thread_is_waited_for_and_nests():
         order.append("first")
     thread.join(60)
     assert order == ["first", "late"]
+
+
+def test_layers_begin_with_their_seed_whatever_other_threads_do():
+    """torch has one generator for all threads."""
+
+    def begin(seed: int) -> list[float]:
+        with seeded(seed):
+            drawn = torch.rand(2)
+            time.sleep(0.02)
+            return [*drawn.tolist(), *torch.rand(2).tolist()]
+
+    expected = [begin(seed) for seed in range(THREADS)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        assert list(pool.map(begin, range(THREADS))) == expected
 
 
 def test_passes_are_watched_in_their_own_thread():

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from ..checks import check_seed
 from ..errors import CorpusError, LensError, MethodError, ModelError
 from ..files import FileModel, file_system, parse, reason
-from ..model.families import check_place
+from ..model.places import check_place
 from ..reading import STANDARD_INPUT, Columns, check_columns
 from .storage import Folder
 

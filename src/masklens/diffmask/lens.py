@@ -32,7 +32,7 @@ from ..model.masking import Baseline
 from ..model.subject import Subject
 from .class_bias import class_biases
 from .forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
-from .networks import Over, Probe, Row, rows_for
+from .networks import Over, Probe, Row, rows_for, seeded
 from .objective import LensObjective
 from .per_text import diffmask_per_text
 from .processes import is_main
@@ -307,8 +307,7 @@ def _new_probe(rows: Sequence[Row], train: FrozenTexts, settings: Settings, over
     """Gates that are all open. A state that is replaced keeps its place, as a masked word does: over states
     of a tokenised text there is a baseline for each place."""
     places = train.longest - 1 if over == "states" and train.subject.tokenizer is not None else 0
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+    with seeded(settings.seed):
         probe = Probe(rows, train.widths, settings.hidden, places)
     probe.to(train.subject.device)
     first = train.some_states()

@@ -12,7 +12,9 @@ even the baseline, so that no row takes from another what it could drop alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -70,6 +72,17 @@ def rows_for(over: Over, sites: Sequence[int], words: int = 0) -> tuple[Row, ...
     if len(set(reads)) < len(reads):
         raise TrainingError(f"over={list(over)}: a site is read twice; fit a lens for each of its pairs")
     return tuple(Row(read, edit, (read,)) for edit, read in over)
+
+
+_seeding = threading.Lock()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """New layers begin with torch's own random numbers: here they come from a seed, one thread at a time."""
+    with _seeding, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 class GateNetwork(nn.Module):

@@ -20,7 +20,7 @@ from ..model.masking import edited_run
 from ..model.subject import Subject
 from .gates import HardConcrete
 from .judging import judge
-from .networks import Over, Row
+from .networks import Over, Row, seeded
 from .texts import FrozenTexts
 from .trainer import Settings, diagnostics
 
@@ -175,8 +175,7 @@ def fit_published(
     settings: Settings,
 ) -> DiffMask:
     """A lens by the published recipe, judged like any other; nothing is calibrated."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+    with seeded(settings.seed):
         probe = PublishedProbe(rows, texts.widths, votes=over == "inputs", hidden=settings.hidden)
     probe.to(subject.device)
     states = texts.some_states()

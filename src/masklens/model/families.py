@@ -7,25 +7,24 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from ..checks import did_you_mean
 from ..errors import ModelError
 from ..tasks.base import Task
 from ..tasks.classification import Classification, MultiLabel, Regression
 from ..tasks.lm import CausalLM, MaskedLM, Seq2SeqLM
 from ..tasks.spans import QuestionAnswering
 from ..tasks.tagging import TokenClassification
+from .places import check_place, not_loaded
 from .tap import Point, overridden
+from .tokenizer import load_tokenizer
 
 Blocks = str | Callable[[nn.Module], Sequence[nn.Module]]
 
@@ -347,50 +346,7 @@ def load_pretrained(
     try:
         return _load(path, dtype, gguf_file, everywhere, options)
     except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError) as error:
-        raise _not_loaded(path, error) from error
-
-
-def check_place(path: str | os.PathLike[str], gguf_file: str | None = None) -> None:
-    """Raise a ModelError if a path names no folder, or one without a model. A hub id is not looked for."""
-    place = Path(path)
-    if place.is_dir():
-        if not gguf_file and not (place / "config.json").exists():
-            held = ", ".join(sorted(one.name for one in place.iterdir())[:5])
-            raise ModelError(
-                f"the folder {place} {f'holds {held}, but' if held else 'is empty:'} no config.json; give a "
-                f"folder with config.json, model.safetensors and a tokenizer"
-            )
-    elif place.exists():
-        raise ModelError(f"{place} is a file; give the folder that holds the model")
-    elif not isinstance(path, str) or _is_local(path):
-        beside = [one.name for one in place.parent.iterdir()] if place.parent.is_dir() else []
-        raise ModelError(
-            f"no such folder: {place}{did_you_mean(place.name, beside)}; give a folder that holds a model, "
-            f"or a hub id"
-        )
-
-
-def _is_local(path: str) -> bool:
-    """Whether a name can only be meant for a folder: a hub id is NAME or OWNER/NAME."""
-    parts = re.split(r"[/\\]", path)
-    return path[:1] in ("/", ".", "~") or len(parts) > 2 or (len(parts) == 2 and Path(parts[0]).is_dir())
-
-
-def _not_loaded(path: str | os.PathLike[str], error: Exception) -> ModelError:
-    """What transformers said about a model, in one line."""
-    said = " ".join(str(error).strip().split("\n")[0].split()).rstrip(".")[:300] or type(error).__name__
-    if "requires `accelerate`" in str(error):
-        return ModelError("device_map= needs the package accelerate; install it with: pip install accelerate")
-    if "trust_remote_code" in str(error):
-        return ModelError(
-            f"{os.fspath(path)!r} comes with code of its own, which is not run; if you trust its author, "
-            f"give trust_remote_code=True"
-        )
-    here = "" if Path(path).is_dir() else "there is no such folder here, and on the hub: "
-    return ModelError(
-        f"no model could be loaded from {os.fspath(path)!r}: {here}{said}. Give a folder with config.json, "
-        f"model.safetensors and a tokenizer, or a hub id that can be reached"
-    )
+        raise not_loaded(path, error) from error
 
 
 def _load(
@@ -411,26 +367,11 @@ def _load(
     if dtype is not None:
         options["dtype"] = dtype
     options["output_loading_info"] = True
-    tokenizer = _load_tokenizer(path, everywhere)
+    tokenizer = load_tokenizer(path, everywhere)
     with quiet():
         model, info = getattr(transformers, loader).from_pretrained(path, **everywhere, **options)
     _check_weights(model, info, path)
     return model, tokenizer
-
-
-def _load_tokenizer(path: str | os.PathLike[str], everywhere: dict[str, Any]) -> Any:
-    import transformers
-
-    try:
-        return transformers.AutoTokenizer.from_pretrained(path, **everywhere)
-    except Exception as error:  # tokenizers, which is written in Rust, knows no other
-        if "trust_remote_code" in str(error):
-            raise
-        raise ModelError(
-            f"the model at {os.fspath(path)!r} has no tokenizer that can be loaded "
-            f"({str(error).strip().splitlines()[0]:.120}); put tokenizer.json beside it, or use "
-            f"Subject(model, tokenizer)"
-        ) from error
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Mapping
@@ -70,3 +71,19 @@ def _check_words(tokenizer: Any, words: list[str]) -> None:
             f"the tokenizer turns {lost} of {len(rows)} words of its own vocabulary into unknown tokens, "
             f"such as {texts[0]!r}: it is broken or put together from different ones; {REMEDY}"
         )
+
+
+def load_tokenizer(path: str | os.PathLike[str], everywhere: dict[str, Any]) -> Any:
+    """The tokenizer beside a model."""
+    import transformers
+
+    try:
+        return transformers.AutoTokenizer.from_pretrained(path, **everywhere)
+    except Exception as error:  # tokenizers, which is written in Rust, knows no other
+        if "trust_remote_code" in str(error):
+            raise
+        raise ModelError(
+            f"the model at {os.fspath(path)!r} has no tokenizer that can be loaded "
+            f"({str(error).strip().splitlines()[0]:.120}); put tokenizer.json beside it, or use "
+            f"Subject(model, tokenizer)"
+        ) from error
