@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..checks import check_seed
 from ..errors import CorpusError, LensError, MethodError, ModelError
 from ..files import FileModel, file_system, parse, reason
+from ..model.places import check_place
 from ..reading import STANDARD_INPUT, Columns, check_columns
 from .storage import Folder
 
@@ -61,6 +63,7 @@ class Job:
                 raise CorpusError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.guard is not None and not (self.verify and self.guard >= 0):
             raise CorpusError(f"guard is {self.guard}; give 0 nats or more, and verify, or leave it out")
+        check_seed(self.seed)
         check_columns(self.columns)
         if self.input == STANDARD_INPUT:
             raise CorpusError("a corpus run reads its input again to go on after a stop; give a file, not -")
@@ -195,6 +198,7 @@ def fingerprint(path: str, endings: str | tuple[str, ...] = "", depth: int | Non
 
 def model_hash(path: str, trust_remote_code: bool = False) -> str:
     """The content of a local folder, or the commit of a hub id."""
+    check_place(path)
     if Path(path).is_dir():
         return folder_hash(path)
     import transformers

@@ -71,7 +71,9 @@ def by_length(request: Request, function: Callable[[Request], Tensor]) -> Tensor
 
 def _in_groups(request: Request, groups: list[list[int]], function: Callable[[Request], Tensor]) -> Tensor:
     valid = request.batch.valid
-    scores = torch.zeros(len(valid), len(request.sites), valid.shape[1], device=valid.device)
+    scores = torch.zeros(
+        len(valid), len(request.sites), valid.shape[1], device=valid.device, dtype=torch.float32
+    )
     outputs: dict[int, Tensor] = {}
     for rows in groups:
         part = part_of(request, rows)

@@ -111,7 +111,7 @@ def _decode(
     tau: int | None,
 ) -> Tensor:
     """s of every unique token: (examples, sites, types)."""
-    scores = torch.zeros(*alpha.shape[:2], types.ids.shape[1], device=alpha.device)
+    scores = torch.zeros(*alpha.shape[:2], types.ids.shape[1], device=alpha.device, dtype=torch.float32)
     where = ((alpha != 0) & request.batch.valid[:, None]).transpose(0, 1).nonzero()  # (positions, 3)
     start, rows = 0, 1  # one position first, to see how large the vocabulary is
     while start < len(where):

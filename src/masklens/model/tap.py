@@ -7,10 +7,12 @@
 
 A replacement is a tensor, or a function from the state to a tensor of the same shape. Gradients flow
 through recorded and replaced states. At the end of the block all hooks are removed, also after an exception.
+A hook sees the calls of every thread: `Subject` holds the model's lock around a tap (see locks.py).
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -45,8 +47,10 @@ class Point:
 
 @contextmanager
 def watch(module: nn.Module, call: Callable[[], None]) -> Iterator[None]:
-    """Inside the block, run `call` before every forward pass of the module. An exception stops the pass."""
-    with module.register_forward_pre_hook(lambda *_: call()):
+    """Inside the block, run `call` before every forward pass of the module in this thread. An exception stops
+    the pass."""
+    own = threading.get_ident()
+    with module.register_forward_pre_hook(lambda *_: call() if threading.get_ident() == own else None):
         yield
 
 
