@@ -52,6 +52,10 @@ EXPERIMENTS = {
     "sst": Experiment("DiffMask on sentiment (section 3.2)", ON_A_MODEL),
     "squad": Experiment("DiffMask on question answering (section 3.3)", ON_A_MODEL),
     "saliency": Experiment("Decoded Grad-CAM: hiding, revealing, word overlap", (*ON_A_MODEL, "jobs")),
+    "lenses": Experiment(
+        "Lenses by the defaults: margins, seeds, sites alone",
+        ("out", "model_dir", "data", "model", "part", "device", "limit", "steps", "seed"),
+    ),
     "emergence": Experiment(
         "Planted transformers: what lenses drop at each layer",
         ("out", "task", "seeds", "alone", "steps"),

@@ -383,7 +383,7 @@ def test_out_writes_a_report(monkeypatch, tmp_path):
 def test_a_model_that_is_not_there_is_one_line(tmp_path):
     done = call("explain", "--model", tmp_path / "none", "hi")
     assert done.exit_code == 2 and done.stdout == ""
-    assert "no model could be loaded" in done.stderr and "Traceback" not in done.stderr
+    assert "no such folder" in done.stderr and "Traceback" not in done.stderr
 
 
 def complete(*words):

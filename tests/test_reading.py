@@ -150,7 +150,7 @@ def test_another_encoding_comes_with_a_hint(tmp_path):
 )
 def test_an_empty_text_is_refused_in_every_format(name, content, tmp_path):
     (tmp_path / name).write_text(content)
-    with pytest.raises(FileError, match="row 1 of .* column 'text' is empty. Mend or remove it"):
+    with pytest.raises(FileError, match="row 1 of .* column 'text' is empty. Fix or remove it"):
         read_texts(str(tmp_path / name))
 
 

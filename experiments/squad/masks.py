@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from masklens.diffmask.judging import masked_outputs
 from masklens.diffmask.lens import DiffMask
 from masklens.diffmask.networks import THRESHOLD
-from masklens.diffmask.objective import FrozenTexts, masked_outputs
+from masklens.diffmask.texts import FrozenTexts
 from masklens.files import whole
 from masklens.tasks.answers import exact_match, token_f1
 

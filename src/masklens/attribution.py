@@ -169,7 +169,7 @@ class Saved(FileModel):
         encodable(json.dumps(self.settings, ensure_ascii=False, default=str))
         others: list[list[Any]] = [self.offsets, self.special, self.segments, *self.scores]
         if any(len(one) != count for one in others):
-            raise ValueError(f"offsets, special, segments and scores must have {count} entries, one a token")
+            raise ValueError(f"offsets, special, segments and scores need {count} entries: one per token")
         if len(self.scores) != len(self.sites) or len(set(self.sites)) < len(self.sites):
             raise ValueError(
                 f"{len(self.scores)} lists of scores for the sites {self.sites}; one each is needed"

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple,
 
 from pydantic import ConfigDict, Field
 
+from .checks import did_you_mean
 from .errors import FileError
 from .files import FileModel, file_system, is_url, open_binary, parse, reason
 
@@ -96,7 +97,7 @@ def _usable(row: Row, file: str) -> Text:
 
 
 def _refuse(number: int, file: str, problem: str | None) -> NoReturn:
-    raise FileError(f"row {number} of {file} cannot be used: {problem}. Mend or remove it")
+    raise FileError(f"row {number} of {file} cannot be used: {problem}. Fix or remove it")
 
 
 def _labels(file: str, column: str) -> Iterator[Any]:
@@ -276,7 +277,8 @@ def _label_problem(record: Record, name: str) -> str | None:
 
 
 def _no_column(record: Record, name: str, option: str) -> str:
-    return f"no column {name!r}; there are {', '.join(map(repr, record))[:200]}: name one with {option}"
+    there = ", ".join(map(repr, record))[:200]
+    return f"no column {name!r}; there are {there}: name one with {option}{did_you_mean(name, record)}"
 
 
 NOT_UTF8 = "not valid UTF-8 (if the file is in another encoding, convert it: iconv -f LATIN1 -t UTF-8)"

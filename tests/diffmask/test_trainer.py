@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import sevens
 from lens_parts import QUICK, objective, shaken
-from masklens.diffmask.networks import Row
-from masklens.diffmask.objective import Judged
+from masklens.diffmask.judging import Judged
+from masklens.diffmask.networks import MaskRow
 from masklens.diffmask.trainer import (
     BASELINE_LR,
     WEIGHT,
@@ -146,7 +146,7 @@ def test_evaluations_are_written_down():
 
 
 def test_diagnostics_say_whether_the_margin_is_kept():
-    rows = (Row(3, 0, (0, 3)), Row(5, 0, (0, 5)))
+    rows = (MaskRow(3, 0, (0, 3)), MaskRow(5, 0, (0, 5)))
     judged = [Judged(0.1, 0.01, 0.4, 0.02, 0.97), Judged(0.1001, 0.01, 0.3, 0.03, 0.9)]
     assert diagnostics(rows, judged, 0.1) == [
         Diagnostic(3, 0.1, 0.4, 0.97, 0.02, True),

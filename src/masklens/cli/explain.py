@@ -11,7 +11,7 @@ import masklens
 
 from . import options
 from .console import draw, print_json, tell, waiting, working
-from .inputs import check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
+from .inputs import check_methods, check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
@@ -55,6 +55,7 @@ def explain(
       masklens explain --model FOLDER --method gradcam --input reviews.csv
     """
     with working():
+        from ..checks import check_seed
         from ..reports.export import check_output, write
 
         if out:
@@ -63,6 +64,7 @@ def explain(
             check_unused({"--guard": guard}, "--verify")
         wanted = gather(texts, input, column, limit, pair)
         check_methods(method)
+        check_seed(seed)
         subject = load_subject(model, device, truncate, max_length, trust_remote_code)
         lenses = load_lenses(model, subject, lens, method)
         ways = choose_ways(method, lenses, lm_head, option)
@@ -77,14 +79,6 @@ def explain(
         print_records(attributions, proofs)
     else:
         draw(attributions, proofs)
-
-
-def check_methods(names: Sequence[str] | None) -> None:
-    """Raise for a method that does not exist, before the model is loaded."""
-    from ..methods.registry import find
-
-    for name in names or []:
-        find(name)
 
 
 def prove(

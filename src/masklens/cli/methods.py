@@ -115,7 +115,7 @@ def passes(method: Method) -> float:
     result = float(method.options.get("budget", 1))
     for number in re.findall(r"\d+(?:\.\d+)?", cost):
         result *= float(number)
-    return result * (TOKENS if cost.endswith("a token") else 1)
+    return result * (TOKENS if cost.endswith("per token") else 1)
 
 
 def describe(method: Method, as_json: bool) -> None:

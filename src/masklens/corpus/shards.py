@@ -146,7 +146,7 @@ class Totals(NamedTuple):
 def totals(folder: Folder, expected: set[str]) -> Totals:
     """Count what is there and join the rejects into one file; parts too few or too many are an error."""
     if not expected:
-        raise CorpusError("there is no row in the input; give files with at least one")
+        raise CorpusError("the input has no rows; give files with at least one")
     found = finished(folder)
     for names, are in ((expected - found, "missing"), (found - expected, "there that are not of this run")):
         if names:
@@ -209,14 +209,14 @@ SHARD = re.compile(r"part-(\d{5,})-(\d{6,})\.parquet")
 ROW_ID = re.compile(r".*:(\d{1,18})", re.DOTALL)
 
 
-def read_back(url: str, rows: int = 256) -> Iterator[Explained]:
+def read_back(url: str) -> Iterator[Explained]:
     """Everything that a run wrote, in the order of the corpus, a few rows in memory at a time."""
     folder = Folder(url)
     for name in _shard_names(folder):
         match = SHARD.fullmatch(name)
         if match is None:
-            raise CorpusError(f"{folder.path(DATA)} holds {name}, which is no shard; remove it")
-        for row in _shard_rows(folder, f"{DATA}/{name}", rows):
+            raise CorpusError(f"{folder.path(DATA)} holds {name}, which is not a shard; remove it")
+        for row in _shard_rows(folder, f"{DATA}/{name}"):
             yield _explained(int(match[1]), row, f"a row of {folder.path(DATA)}/{name}")
 
 
@@ -236,12 +236,12 @@ def _shard_names(folder: Folder) -> list[str]:
     return names
 
 
-def _shard_rows(folder: Folder, name: str, rows: int) -> Iterator[dict[str, Any]]:
+def _shard_rows(folder: Folder, name: str) -> Iterator[dict[str, Any]]:
     with folder.open(name) as handle, _told(folder, name):
         file = pq.ParquetFile(handle, page_checksum_verification=True)
         if missing := set(SCHEMA.names) - set(file.schema_arrow.names):
             raise ValueError(f"there is no column {min(missing)!r}")
-        for batch in file.iter_batches(rows):
+        for batch in file.iter_batches(256):
             yield from batch.to_pylist()
 
 

@@ -141,7 +141,7 @@ class Worker:
         if self.strict and rejects:
             i = min(rejects)
             raise CorpusError(
-                f"row {chunk.id_of(i)} cannot be explained: {rejects[i]}. Mend or remove it, or run without "
+                f"row {chunk.id_of(i)} cannot be explained: {rejects[i]}. Fix or remove it, or run without "
                 f"--strict to set such rows aside"
             )
 

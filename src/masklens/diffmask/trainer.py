@@ -6,7 +6,7 @@ A fit goes like this:
   from saying one class by itself.
 - **Closing.** Gates begin open. The bias of each row falls while its hard masks are under the margin
   (`multipliers.Offsets`), and the gate networks learn, from sampled gates, which tokens have to stay open.
-- **Calibration.** After the last step each row's bias is set on validation texts (`LensObjective.calibrate`).
+- **Calibration.** After the last step each row's bias is set on validation texts (`judging.calibrate`).
 
 Nothing in it depends on the depth of a site.
 """
@@ -24,11 +24,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from ..checks import check_seed
 from ..errors import TrainingError
 from ..files import FileModel, parse, whole
+from .judging import Judged
 from .multipliers import Offsets, Prices
-from .networks import Row
-from .objective import Judged, LensObjective, Terms
+from .networks import MaskRow
+from .objective import LensObjective, Terms
 from .processes import World, is_main
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -70,6 +72,7 @@ class Settings:
     """steps between evaluations on validation texts, at which a checkpoint is written"""
 
     def __post_init__(self) -> None:
+        check_seed(self.seed)
         if self.margin <= 0:
             raise TrainingError(f"margin is {self.margin}; it must be above 0")
         for name in ("steps", "evaluate_every"):
@@ -101,10 +104,10 @@ class Diagnostic(NamedTuple):
     kept_error: float
     """standard error of the share kept"""
     ok: bool
-    """whether the divergence is within the margin"""
+    """whether the divergence is within the margin, and was measured on enough texts"""
 
 
-def diagnostics(rows: Sequence[Row], judged: Sequence[Judged], margin: float) -> list[Diagnostic]:
+def diagnostics(rows: Sequence[MaskRow], judged: Sequence[Judged], margin: float) -> list[Diagnostic]:
     return [
         Diagnostic(row.site, j.divergence, j.kept, j.agreement, j.kept_error, j.divergence <= margin)
         for row, j in zip(rows, judged, strict=True)

@@ -71,7 +71,9 @@ def by_length(request: Request, function: Callable[[Request], Tensor]) -> Tensor
 
 def _in_groups(request: Request, groups: list[list[int]], function: Callable[[Request], Tensor]) -> Tensor:
     valid = request.batch.valid
-    scores = torch.zeros(len(valid), len(request.sites), valid.shape[1], device=valid.device)
+    scores = torch.zeros(
+        len(valid), len(request.sites), valid.shape[1], device=valid.device, dtype=torch.float32
+    )
     outputs: dict[int, Tensor] = {}
     for rows in groups:
         part = part_of(request, rows)
@@ -103,7 +105,7 @@ def part_of(request: Request, rows: list[int]) -> Request:
 
 
 def _can_cut(request: Request) -> bool:
-    """Padding columns can go if every input is known to have one column a token, and no baseline has."""
+    """Padding columns can go if every input is known to have one column per token, and no baseline has."""
     baselines = request.baselines
     by_position = isinstance(baselines, dict) or (isinstance(baselines, Tensor) and baselines.dim() > 1)
     return request.batch.by_token and not by_position

@@ -1,4 +1,4 @@
-"""The per-sample information bottleneck of Schulz et al. 2020, with one gate a token."""
+"""The per-sample information bottleneck of Schulz et al. 2020, with one gate per token."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def information_bottleneck(
 
     Minimises -log p(target) + weight x KL over alpha, where the model goes on with
     z = lambda h + (1 - lambda) e, e ~ N(mean, std), and KL is that of z's distribution from N(mean, std),
-    averaged over features and tokens. One noise sample a step, centered RMSprop, each text by itself.
+    averaged over features and tokens. One noise sample per step, centered RMSprop, each text by itself.
 
     Args:
         n_steps, lr, weight: the DiffMask paper's settings for SST; its toy task and SQuAD use 500 steps.

@@ -22,7 +22,7 @@ SCORES = ("gradcam", "grad_x_input", "gradient_norm", "integrated_gradients")
 @register(
     "decoded_gradcam",
     summary="A layer's evidence, decoded to input tokens by the pre-trained model's LM head",
-    cost="2, plus about 0.15 a layer for the vocabulary",
+    cost="2, plus about 0.15 per layer for the vocabulary",
     paper="Hou and Castanon 2023",
     needs="gradients; the LM head of the pre-trained model",
     sites="blocks",
@@ -111,7 +111,7 @@ def _decode(
     tau: int | None,
 ) -> Tensor:
     """s of every unique token: (examples, sites, types)."""
-    scores = torch.zeros(*alpha.shape[:2], types.ids.shape[1], device=alpha.device)
+    scores = torch.zeros(*alpha.shape[:2], types.ids.shape[1], device=alpha.device, dtype=torch.float32)
     where = ((alpha != 0) & request.batch.valid[:, None]).transpose(0, 1).nonzero()  # (positions, 3)
     start, rows = 0, 1  # one position first, to see how large the vocabulary is
     while start < len(where):

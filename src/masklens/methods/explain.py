@@ -11,7 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from ..attribution import Attribution, Text
-from ..errors import MethodError, OutputError, TextError
+from ..checks import check_seed
+from ..errors import MethodError, OutputError
+from ..model.batch import as_texts
 from ..model.memory import in_halves
 from ..model.subject import Subject, as_subject
 from ..tasks.base import per_text
@@ -28,7 +30,7 @@ class Explanations(list[Attribution]):
 
 def explain(
     subject: Any,
-    texts: Text | Sequence[Text],
+    texts: Text | Iterable[Text],
     method: str = "integrated_gradients",
     target: Any = None,
     batch_size: int = 32,
@@ -43,9 +45,9 @@ def explain(
 
     Args:
         subject: a Subject, or a Hugging Face pipeline.
-        texts: a text, or a list; a text is a string or a pair of strings.
+        texts: a text, or any number of them; a text is a string or a pair of strings.
         method: a name from `masklens.methods()`.
-        target: a class id or name (one, or a list with one a text); by default the predicted one.
+        target: a class id or name (one, or a list with one per text); by default the predicted one.
         sites: site numbers, "all", or None for the method's own choice.
         baselines: what stands for an absent token, for the methods that need it.
         windows: for question answering, by how many tokens windows over a context that is too long for the
@@ -55,7 +57,9 @@ def explain(
     """
     subject, chosen = as_subject(subject), find(method)
     chosen.check_options(list(options))
-    texts, start = _as_list(texts), time.perf_counter()
+    check_seed(seed)
+    options = chosen.prepare(subject, options)
+    texts, start = as_texts(texts), time.perf_counter()
     where = chosen_sites(subject, chosen, sites, options.get("lens"))
     targets = per_text(target, len(texts))
     texts, notes = _windowed(subject, texts, targets, windows, batch_size)
@@ -67,16 +71,6 @@ def explain(
         for i, attribution in zip(rows, made, strict=True):
             results[i] = replace(attribution, settings={**attribution.settings, **notes[i]})
     return Explanations((a for a in results if a is not None), time.perf_counter() - start)
-
-
-def _as_list(texts: Text | Sequence[Text]) -> list[Text]:
-    if isinstance(texts, str) or (isinstance(texts, tuple) and len(texts) == 2 and isinstance(texts[0], str)):
-        return [texts]  # type: ignore[list-item]
-    for i, text in enumerate(texts):
-        pair = isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(t, str) for t in text)
-        if not isinstance(text, str) and not pair:
-            raise TextError(f"text {i} is {text!r:.80}; a text is a string or a pair of strings")
-    return [text if isinstance(text, str) else (text[0], text[1]) for text in texts]
 
 
 def _windowed(

@@ -1,4 +1,4 @@
-"""The noise-based information measure of Guan et al. 2019, with one noise level a token."""
+"""The noise-based information measure of Guan et al. 2019, with one noise level per token."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def guan(
     """1 / sigma of each token, sigma being the largest noise that leaves the output nearly as it was.
 
     Minimises, over sigma = softplus(raw), the squared change of the output for h + sigma e, e ~ N(0, 1),
-    minus weight x the noise's entropy, sum log sigma over the text's tokens. One noise sample a step,
+    minus weight x the noise's entropy, sum log sigma over the text's tokens. One noise sample per step,
     centered RMSprop, each text by itself.
 
     Args:

@@ -112,7 +112,7 @@ class Masked:
         """
         rows, keep = (one.to(self.batch.valid.device) for one in (rows, keep))
         if not len(rows):
-            return torch.zeros(0, device=rows.device)
+            return torch.zeros(0, device=rows.device, dtype=torch.float32)
 
         def work(some: list[int]) -> Tensor:
             return answer(rows[some], *self.run(rows[some], keep[some]))
@@ -160,7 +160,7 @@ class Masked:
         batch.inputs["attention_mask"] = batch.inputs["attention_mask"] * valid
         if self.how == "drop":
             return batch, self.subject.run(batch).output
-        with at_places(self.subject.module, places) as positions:
+        with self.subject.frozen(), at_places(self.subject.module, places) as positions:
             batch.inputs.update(positions)
             return batch, self.subject.run(batch).output
 

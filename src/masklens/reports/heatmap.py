@@ -89,7 +89,7 @@ class Layout:
 def plot(attribution: Attribution, ax: Axes | None = None, per_site: bool = False) -> Axes:
     """Draw the attribution and return the axes; without `ax` on a figure of its own that fits the text.
 
-    Several sites become a map with site 0 at the top and one column a token, one site becomes a line of
+    Several sites become a map with site 0 at the top and one column per token, one site becomes a line of
     coloured tokens. `per_site` divides each site's scores by the site's largest, as in De Cao et al. (2020).
     """
     if ax is None:

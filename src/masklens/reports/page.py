@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..errors import TargetError
 from ..layers import row_name, site_name
 from ..tasks.answers import exact_match
 from ..words import word_groups
@@ -118,7 +119,7 @@ def report_data(
     groups = by_text(entries)
     found = (names for group in groups for entry in group if (names := part_names(entry.attribution)))
     if labels is not None and len(labels) != len(groups):
-        raise ValueError(f"{len(labels)} labels for {len(groups)} texts")
+        raise TargetError(f"{len(labels)} gold labels for {len(groups)} texts; give one a text")
     texts = [text_data(group) for group in groups]
     for text, group, label in zip(texts, groups, labels or [], strict=False):
         several = [label] if isinstance(label, str) else list(dict.fromkeys(label))
@@ -372,21 +373,25 @@ def _metrics_grid(table: Table) -> Grid:
 
 def report_html(data: Mapping[str, Any], live: Mapping[str, Any] | None = None) -> str:
     """The page; with `live`, what the page of `masklens serve` has to know about its server."""
-    script, style = _script(live is not None), _style()
-    policy = [
+    return template("viewer.html").render(
+        title=data["title"],
+        policy=content_policy(live is not None),
+        script=_script(live is not None),
+        style=_style(),
+        data=embedded({**data, **({"live": live} if live else {})}),
+    )
+
+
+def content_policy(live: bool) -> str:
+    """What the page may do: run its own script, use its own style and, if it is live, ask its server."""
+    rules = [
         "default-src 'none'",
-        f"script-src {_hash(script)}",
-        f"style-src {_hash(style)}",
+        f"script-src {_hash(_script(live))}",
+        f"style-src {_hash(_style())}",
         "base-uri 'none'",
         "form-action 'none'",
     ]
-    return template("viewer.html").render(
-        title=data["title"],
-        policy="; ".join([*policy, "connect-src 'self'"] if live else policy),
-        script=script,
-        style=style,
-        data=embedded({**data, **({"live": live} if live else {})}),
-    )
+    return "; ".join([*rules, "connect-src 'self'"] if live else rules)
 
 
 def embedded(data: Any) -> str:

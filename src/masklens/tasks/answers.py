@@ -33,7 +33,7 @@ def gold_answers(label: Any) -> list[str]:
     several = [] if found is None else [found] if isinstance(found, str | int | float) else found
     if not isinstance(several, list | tuple) or not all(isinstance(a, str | int | float) for a in several):
         raise TargetError(
-            f"{label!r:.80} is no gold answer; give a text, a list of texts, or {{'text': [...]}}"
+            f"{label!r:.80} is not a gold answer; give a text, a list of texts, or {{'text': [...]}}"
         )
     return [str(answer) for answer in several]
 

@@ -77,6 +77,11 @@ class Task(ABC):
         same = self.predict(reference, batch) == self.predict(output, batch)
         return same.reshape(len(batch), -1).all(1)
 
+    def check_labels(self, labels: Sequence[Any], count: int) -> None:
+        """A TargetError unless there is a label for each of `count` texts; for use before any is run."""
+        if len(labels) != count:
+            raise TargetError(f"{len(labels)} gold labels for {count} texts; give one a text")
+
     def gold(self, labels: Sequence[Any], output: Tensor, batch: Batch) -> list[Any]:
         """What `right` compares decisions with, one for each text, from the user's labels."""
         return list(self.resolve(list(labels), output, batch))
@@ -91,6 +96,6 @@ def per_text(wanted: Any, count: int) -> list[Any]:
     """One target for each of `count` texts, from one target for all or from a list."""
     if isinstance(wanted, list | Tensor):
         if len(wanted) != count:
-            raise TargetError(f"{len(wanted)} targets for {count} texts; give one, or one a text")
+            raise TargetError(f"{len(wanted)} targets for {count} texts; give one, or one per text")
         return list(wanted)
     return [wanted] * count
