@@ -43,7 +43,9 @@ def corpus(
     ] = None,
     verify: options.Verify = True,
     guard: options.Guard = None,
-    batch_size: Annotated[int, of_shards("--batch-size", "N", "Texts in a batch.", min=1)] = 32,
+    batch_size: Annotated[
+        int | None, of_shards("--batch-size", "N", "Texts in a batch; by default as many as fit.", min=1)
+    ] = None,
     shard_rows: Annotated[int, of_shards("--shard-rows", "N", "Rows of a shard.", min=1)] = 2048,
     strict: Annotated[bool, of_shards("--strict", options.FLAG, "Stop at the first bad row.")] = False,
     ray: Annotated[str | None, options.of_run("--ray", "ADDRESS", "Run on this Ray cluster.")] = None,

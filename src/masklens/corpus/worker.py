@@ -16,7 +16,7 @@ from ..evaluation.verify import removal, try_removal
 from ..methods.explain import chosen_sites, finite_scores, run_method, shown_settings
 from ..methods.registry import Request, find
 from ..model.batch import Batch
-from ..model.memory import in_halves, out_of_memory
+from ..model.memory import BatchSize, out_of_memory, tokens_at_once
 from ..model.subject import Subject
 from ..reading import Row
 from .job import Job
@@ -78,8 +78,7 @@ class Worker:
         self.settings: dict[str, Any] = {"seed": job.seed, "baselines": None, **self.options}
         self.shown = shown_settings({**self.method.options, **self.settings})
         self._plain_settings = json.dumps(self.shown, sort_keys=True, default=str)
-        self.size = job.batch_size
-        """texts in a batch: less than asked for once that did not fit into memory"""
+        self.size = BatchSize(job.batch_size, tokens_at_once(self.subject.module, self.subject.device))
         self._views: Views | None = None
 
     def _options(self) -> dict[str, Any]:
@@ -124,7 +123,7 @@ class Worker:
         self._check_strict(chunk, rejects)
         tables, order = [], []
         with self.subject.frozen():
-            for rows in self._batches(batch):
+            for rows in self.size.cut([] if batch is None else batch.lengths.tolist()):
                 for part, result in self._explain(batch, rows):
                     if isinstance(result, str):
                         rejects[which[part[0]]] = result
@@ -145,17 +144,6 @@ class Worker:
                 f"--strict to set such rows aside"
             )
 
-    def _batches(self, batch: Batch | None) -> Iterator[list[int]]:
-        """The texts in order of length, as many at a time as fit."""
-        if batch is None:
-            return
-        order = batch.valid.sum(1).argsort(stable=True).tolist()
-        start = 0
-        while start < len(order):
-            size = self.size
-            yield order[start : start + size]
-            start += size
-
     def _explain(self, batch: Batch | None, rows: list[int]) -> Iterator[tuple[list[int], Result]]:
         """The columns of these texts, or of parts of them; for a single text that failed, the reason.
 
@@ -164,7 +152,7 @@ class Worker:
         """
         assert batch is not None
         bad = (OutputError, TextError)
-        yield from in_halves(lambda some: self._result(batch, some), rows, bad)
+        yield from self.size.within_memory(lambda some: self._result(batch, some), rows, bad)
 
     def _result(self, batch: Batch, rows: list[int]) -> Result:
         """The columns of these texts; for a single one that fails, the reason."""
@@ -172,8 +160,6 @@ class Worker:
             return self._columns(batch.take(rows).trimmed())
         except (OutputError, TextError, RuntimeError) as error:
             short = out_of_memory(error)
-            if short:  # from now on smaller batches
-                self.size = max(1, min(self.size, len(rows) // 2))
             if len(rows) > 1 or (isinstance(error, RuntimeError) and not short):
                 raise
             return OUT_OF_MEMORY if short else str(error)
