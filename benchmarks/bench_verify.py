@@ -28,7 +28,10 @@ CHECKPOINTS = {"minilm-sst2": lambda: sst2_dev()[0], "minilm-agnews": agnews_tes
 
 def main() -> str:
     lines = [f"{TEXTS} texts each; an explanation passes at p <= {LEVEL}", ""]
-    lines += ["| model | order | passes | needs | random orders need | forward passes a text |", "|---|---|---|---|---|---|"]
+    lines += [
+        "| model | order | passes | needs | random orders need | forward passes a text |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, read in CHECKPOINTS.items():
         try:
             folder, texts = checkpoint(name), read()[:TEXTS]

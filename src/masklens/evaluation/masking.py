@@ -113,7 +113,9 @@ class Views:
             views = list(new.values())
             some = torch.from_numpy(rows[views]), torch.from_numpy(keep[views])
             found = dict(zip(new, self.masked.read(*some, self._answers).tolist(), strict=True))
-        columns = np.array([found.get(key) or self._seen[key] for key in keys]).reshape(-1, len(fields(Readings)))
+        columns = np.array([found.get(key) or self._seen[key] for key in keys]).reshape(
+            -1, len(fields(Readings))
+        )
         if len(self._seen) < REMEMBERED:
             self._seen |= found
         return Readings(*columns.T)

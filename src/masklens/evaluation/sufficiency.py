@@ -123,9 +123,7 @@ def p_values(own: np.ndarray, random: np.ndarray) -> np.ndarray:
     return (np.concatenate([alike, -alike]) >= own).mean(0)
 
 
-def random_sets(
-    views: Views, orders: Sequence[Ranking], counts: np.ndarray
-) -> tuple[Readings, Readings]:
+def random_sets(views: Views, orders: Sequence[Ranking], counts: np.ndarray) -> tuple[Readings, Readings]:
     """What the model makes of random choices of so many tokens, and of the rest alone: (texts, choices)."""
     both = [order.first(counts) for one in orders for order in (one, one.reversed())]
     chosen = np.stack(both, axis=1)

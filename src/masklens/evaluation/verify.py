@@ -202,7 +202,9 @@ def _asked(views: Views, ranking: Ranking, question: Question) -> np.ndarray:
 def tied(ranking: Ranking, asked: np.ndarray) -> np.ndarray:
     """(texts,): whether equal scores stand at the cut and take in all that is left, or all scores are equal."""
     everything = (asked < ranking.counts) & (ranking.untied(asked) == ranking.counts)
-    return everything | ((ranking.untied(np.minimum(1, ranking.counts)) == ranking.counts) & (ranking.counts > 1))
+    return everything | (
+        (ranking.untied(np.minimum(1, ranking.counts)) == ranking.counts) & (ranking.counts > 1)
+    )
 
 
 def _beside_orders(views: Views, ranking: Ranking, tried: Tried, margin: float) -> Tried:
