@@ -176,7 +176,7 @@ class Saved(FileModel):
     @field_validator("verification", mode="before")
     @classmethod
     def _verification(cls, value: Any) -> Any:
-        return from_record(value)
+        return value if isinstance(value, Verification) else from_record(value)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Saved:

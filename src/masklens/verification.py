@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from math import inf, isfinite
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
 Verdict = Literal["sufficient", "no better than random", "not sufficient", "ties"]
 LEVEL = 0.1
 """an explanation passes if a random one does as well with at most this probability"""
@@ -29,6 +31,8 @@ class Verification:
     """of the prediction for the whole text: of the class, the answer or the next token; a number's value"""
     probability_after: float
     """of the same, with the kept tokens alone"""
+    probability_rest: float | None = None
+    """of the same, with the removed tokens alone; None where the number of tokens was searched"""
     verdict: Verdict | None = None
     """None where nothing random was tried beside it"""
     p_value: float | None = None
@@ -72,17 +76,17 @@ def verification_record(proof: Verification) -> dict[str, Any]:
     return row | {"divergence": proof.divergence if isfinite(proof.divergence) else None}
 
 
-def from_record(row: Any) -> Any:
-    """What a `Verification` is made from, out of a file: what follows from other fields is left out."""
-    if not isinstance(row, dict):
-        return row
-    made = {name: value for name, value in row.items() if name not in DERIVED}
-    return made | {"divergence": inf if made.get("divergence") is None else made["divergence"]}
+def from_record(row: Any) -> Verification | None:
+    """The verification of a record out of a file; what does not fit is a ValueError."""
+    if isinstance(row, dict):
+        row = {name: value for name, value in row.items() if name not in DERIVED}
+        row["divergence"] = inf if row.get("divergence") is None else row["divergence"]
+    return TypeAdapter(Verification | None).validate_python(row)
 
 
 def verification_schema(pa: Any) -> Any:
     """The columns of a verification in Parquet."""
-    real, whole, yes = pa.float32(), pa.int32(), pa.bool_()
+    real, whole, yes = pa.float64(), pa.int32(), pa.bool_()
     return pa.struct(
         {
             "site": whole,
@@ -92,6 +96,7 @@ def verification_schema(pa: Any) -> Any:
             "prediction_kept": yes,
             "probability_before": real,
             "probability_after": real,
+            "probability_rest": real,
             "verdict": pa.string(),
             "p_value": real,
             "p_reversed": real,

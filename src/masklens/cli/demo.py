@@ -124,8 +124,8 @@ def summary(
         f"{same} of {len(found)} predictions stay, and their probability goes from {before:.2f} to "
         f"{after:.2f} on average. In the hiding game (the area under accuracy while the words that "
         f"a method ranks highest are hidden; lower is better) the best layer of each method has: {games}; "
-        f"random order has {table['random']['hiding'].value:.2f}. With {line}. The report shows all of it, text by text "
-        f"and layer by layer."
+        f"random order has {table['random']['hiding'].value:.2f}. With {line}. The report shows all of it, "
+        f"text by text and layer by layer."
     )
 
 

@@ -67,8 +67,8 @@ def random_orders(views: Views, seed: int = 0) -> list[Ranking]:
 def median_need(views: Views, orders: Sequence[Ranking], margin: float = MARGIN) -> np.ndarray:
     """How many tokens random orders and their reversals need, the median, (texts,).
 
-    Growing parts of each text are tried, `PARTS`, until at least half of the orders suffice. Between that part
-    and the one before it, the share of orders that suffice is taken to grow evenly.
+    Growing parts of each text are tried, `PARTS`, until at least half of the orders suffice. Between that
+    part and the one before it, the share of orders that suffice is taken to grow evenly.
     """
     before, share_before = np.zeros(len(views)), np.zeros(len(views))
     found, rows = views.counts.astype(float), np.arange(len(views))

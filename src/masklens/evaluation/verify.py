@@ -152,6 +152,7 @@ class Tried(NamedTuple):
     """whether the kept tokens suffice"""
     tied: np.ndarray
     """whether the scores do not say which tokens to keep"""
+    probability_rest: np.ndarray | None = None
     p_value: np.ndarray | None = None
     p_reversed: np.ndarray | None = None
     random_needed: np.ndarray | None = None
@@ -200,7 +201,7 @@ def _asked(views: Views, ranking: Ranking, question: Question) -> np.ndarray:
 
 
 def tied(ranking: Ranking, asked: np.ndarray) -> np.ndarray:
-    """(texts,): whether equal scores stand at the cut and take in all that is left, or all scores are equal."""
+    """(texts,): whether equal scores at the cut take in all that is left, or all scores are equal."""
     everything = (asked < ranking.counts) & (ranking.untied(asked) == ranking.counts)
     return everything | (
         (ranking.untied(np.minimum(1, ranking.counts)) == ranking.counts) & (ranking.counts > 1)
@@ -226,6 +227,7 @@ def _beside_sets(views: Views, tried: Tried, margin: float) -> Tried:
     ends = views.read_steps(np.stack([tried.kept, ~tried.kept], axis=1))
     own = -np.diff(log_odds(ends.log_probability))  # (texts, 1)
     return tried._replace(
+        probability_rest=ends.confidence[:, 1],
         p_value=(1 + (random >= own).sum(1)) / (1 + random.shape[1]),
         random_holds=suffices(found, margin).mean(1),
     )
@@ -258,7 +260,7 @@ def verifications(
     return made
 
 
-BESIDE = ("p_value", "p_reversed", "random_needed", "random_holds")
+BESIDE = ("probability_rest", "p_value", "p_reversed", "random_needed", "random_holds")
 
 
 def _at(values: np.ndarray | None, i: int) -> float | None:

@@ -88,7 +88,8 @@ def _beside(proof: Verification) -> str:
     if proof.random_needed is not None and proof.verdict != "ties":
         return f"Random orders need {round(proof.random_needed)}."
     if proof.random_holds is not None and proof.verdict != "ties":
-        return f"Of ten random choices of as many, {round(10 * proof.random_holds)} suffice."
+        rest = f"The others alone: {chance(proof.probability_rest or 0)}. " if proof.needed < proof.tokens else ""
+        return f"{rest}Of ten random choices of as many, {round(10 * proof.random_holds)} suffice."
     return ""
 
 

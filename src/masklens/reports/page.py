@@ -264,6 +264,7 @@ def proof_data(proof: Verification) -> list[Any]:
         chance(proof.probability_before),
         chance(proof.probability_after),
         *(_clean(value) for value in figures),
+        None if proof.probability_rest is None else chance(proof.probability_rest),
         list(proof.removed),
         proof.opened,
     ]

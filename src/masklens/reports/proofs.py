@@ -1,4 +1,4 @@
-"""What verification found over a set of texts: the ranking of methods that a report opens with, and curves."""
+"""What verification found over a set of texts: the ranking that a report opens with, and curves."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def ranking_grid(
         f"{name}, {site_name(best[name])}, {control_line(proofs[name][best[name]], random)}" for name in names
     ]
     note = (
-        f"A text passes if few of its tokens suffice and a random explanation does as well with p at most {LEVEL}. "
+        f"A text passes if some of its tokens suffice, and random explanations do worse (p at most {LEVEL}). "
         + "; ".join(lines)
         + "."
     )

@@ -61,7 +61,7 @@ class Task(ABC):
         return self.score(F.log_softmax(output.float(), -1), target)
 
     def confidence(self, output: Tensor, target: Tensor) -> Tensor:
-        """What people are shown beside a prediction: its probability, or a number's own value: (examples,)."""
+        """What people are shown of a target: its probability, or a number's own value: (examples,)."""
         return self.log_probability(output, target).exp()
 
     @abstractmethod

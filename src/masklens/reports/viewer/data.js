@@ -96,7 +96,7 @@ const sitesOf = (maps) => [...new Set(maps.flatMap((m) => m.sites))].sort((a, b)
 const proofOf = (map, row) => {
   const found = map.proofs?.[map.proofs.length === 1 ? 0 : row];
   if (!found) return undefined;
-  const [verdict, kept, needed, tokens, before, after, divergence, p, randomNeeded, randomHolds, removed, opened] =
+  const [verdict, kept, needed, tokens, before, after, divergence, p, randomNeeded, randomHolds, rest, removed, opened] =
     found;
   return {
     verdict: VERDICTS[verdict],
@@ -109,6 +109,7 @@ const proofOf = (map, row) => {
     p,
     randomNeeded,
     randomHolds,
+    rest,
     removed: new Set(removed),
     opened,
   };

@@ -315,10 +315,12 @@ function enoughSaid({ verdict, kept, needed, tokens, after, p }) {
   return needed ? `These ${share} suffice (${after}).` : `No token is needed (${after}).`;
 }
 
-function randomSaid({ verdict, randomNeeded, randomHolds }) {
+function randomSaid({ verdict, needed, tokens, randomNeeded, randomHolds, rest }) {
   if (verdict === "ties") return "";
   if (randomNeeded != null) return `Random orders need ${Math.round(randomNeeded)}.`;
-  return randomHolds == null ? "" : `Of ten random choices of as many, ${Math.round(10 * randomHolds)} suffice.`;
+  if (randomHolds == null) return "";
+  const others = needed < tokens ? `The others alone: ${rest}. ` : "";
+  return `${others}Of ten random choices of as many, ${Math.round(10 * randomHolds)} suffice.`;
 }
 
 function proofDetails({ verdict, divergence, p }) {
