@@ -292,15 +292,17 @@ def fake_explanations(monkeypatch):
         print("a library that talks on standard output")
         return [make(text=text, method=method, settings=options) for text in texts]
 
+    asked = Question()
+
     class Verifier:
         def __init__(self, _subject, texts):
             self.texts = texts
 
-        def at_sites(self, found, sites, replace="mask", question=Question()):
+        def at_sites(self, found, sites, replace="mask", question=asked):
             opened = 3 if question.guard == 0.1 else 0
             return [[proved(opened=opened) for _ in found] for _ in sites]
 
-        def random(self, question=Question()):
+        def random(self, question=asked):
             return [proved(verdict="no better than random") for _ in self.texts]
 
     model = object.__new__(subject.Subject)
@@ -380,7 +382,9 @@ def test_out_writes_a_report(monkeypatch, tmp_path):
     arguments = ["--model", "m", "one", "--method", first_method(), "--out", out]
     assert call("explain", *arguments).exit_code == 0
     assert '"text":["one"]' in out.read_text(encoding="utf-8")
-    assert '"proofs":[[0,1,1,2,"0.97","0.95",0.25,0.08,2.0,null,null,[1],0]' in out.read_text(encoding="utf-8")
+    assert '"proofs":[[0,1,1,2,"0.97","0.95",0.25,0.08,2.0,null,null,[1],0]' in out.read_text(
+        encoding="utf-8"
+    )
     assert call("explain", *arguments, "--no-verify").exit_code == 0
     assert '"proofs"' not in out.read_text(encoding="utf-8")
 

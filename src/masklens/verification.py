@@ -31,8 +31,10 @@ class Verification:
     """of the prediction for the whole text: of the class, the answer or the next token; a number's value"""
     probability_after: float
     """of the same, with the kept tokens alone"""
-    probability_rest: float | None = None
+    probability_without: float | None = None
     """of the same, with the removed tokens alone; None where the number of tokens was searched"""
+    random_without: float | None = None
+    """the same if as many random tokens are kept back: the median of ten choices"""
     verdict: Verdict | None = None
     """None where nothing random was tried beside it"""
     p_value: float | None = None
@@ -41,8 +43,6 @@ class Verification:
     """the same for the explanation turned round, which has to fail"""
     random_needed: float | None = None
     """how many tokens random orders need: their median; None where the number of tokens was fixed"""
-    random_holds: float | None = None
-    """the share of random choices of as many tokens that suffice too; None where the number was searched"""
     removed: tuple[int, ...] = ()
     """the numbers of the removed tokens; none where the explanation has other tokens than the model"""
     opened: int = 0
@@ -96,12 +96,12 @@ def verification_schema(pa: Any) -> Any:
             "prediction_kept": yes,
             "probability_before": real,
             "probability_after": real,
-            "probability_rest": real,
+            "probability_without": real,
+            "random_without": real,
             "verdict": pa.string(),
             "p_value": real,
             "p_reversed": real,
             "random_needed": real,
-            "random_holds": real,
             "removed": pa.list_(whole),
             "opened": whole,
             "passed": yes,

@@ -57,7 +57,9 @@ def test_a_lens_brings_its_own_baseline(bert):
     made = lens.explain(texts)
     assert made[0].settings["over"] == "states"
     assert list(named(made)) == ["diffmask (states)"]
-    proofs = [entry.proofs for entry in prove(made, "lens", Verifier(bert, texts), [lens], Question(keep=0.7))]
+    proofs = [
+        entry.proofs for entry in prove(made, "lens", Verifier(bert, texts), [lens], Question(keep=0.7))
+    ]
     for row, site in enumerate(lens.sites):
         assert [found[row] for found in proofs] == ml.verify(
             lens.subject, made, replace=lens, keep=0.7, site=site
@@ -76,7 +78,9 @@ def test_texts_are_explained_and_verified(folder):
     assert [text["text"] for text in data["texts"]] == [[text] for text in TEXTS]
     assert all(text["label"] for text in data["texts"])
     assert all(m["proofs"] for text in data["texts"] for m in text["maps"])
-    assert {"The hiding game", "The revealing game", "Verification", "Which method?"} <= {p["title"] for p in data["parts"]}
+    assert {"The hiding game", "The revealing game", "Verification", "Which method?"} <= {
+        p["title"] for p in data["parts"]
+    }
 
 
 def test_attributions_are_shown_as_they_are_and_verified_with_a_model(folder):

@@ -123,8 +123,6 @@ def p_values(own: np.ndarray, random: np.ndarray) -> np.ndarray:
     return (np.concatenate([alike, -alike]) >= own).mean(0)
 
 
-def random_sets(views: Views, orders: Sequence[Ranking], counts: np.ndarray) -> tuple[Readings, Readings]:
-    """What the model makes of random choices of so many tokens, and of the rest alone: (texts, choices)."""
-    both = [order.first(counts) for one in orders for order in (one, one.reversed())]
-    chosen = np.stack(both, axis=1)
-    return views.read_steps(chosen), views.read_steps(~chosen)
+def random_sets(orders: Sequence[Ranking], counts: np.ndarray) -> np.ndarray:
+    """(texts, choices, tokens) bool: random choices of so many tokens of each text."""
+    return np.stack([order.first(counts) for one in orders for order in (one, one.reversed())], axis=1)

@@ -20,7 +20,6 @@ from .sufficiency import (
     RANDOM_ORDERS,
     contrasts,
     fewest,
-    log_odds,
     median_need,
     p_values,
     random_orders,
@@ -67,13 +66,14 @@ def verify(
             proof.verdict, proof.needed, proof.random_needed, proof.probability_after
 
     Tokens suffice if, with them alone, the prediction is the same and the output moves by at most the margin.
-    For a lens (its scores are keep probabilities) its own mask is tried, beside random masks of the same
-    size. For every other method the fewest tokens that suffice are searched in the explanation's order, and
-    the explanation is compared with ten random orders (see `evaluation.sufficiency`).
+    For a lens (its scores are keep probabilities) its own mask is tried: the kept tokens have to suffice, and
+    without them less of the prediction has to be left than without as many random tokens. For every other
+    method the fewest tokens that suffice are searched in the explanation's order, and the explanation is
+    compared with ten random orders (see `evaluation.sufficiency`).
 
     Args:
         keep: a fixed choice instead: for a lens the probability above which tokens are kept, for every other
-            method the share of top-ranked tokens. Random choices of as many tokens are tried beside it.
+            method the share of top-ranked tokens. Random choices of as many tokens stand beside it.
         replace: "mask" (removed tokens become the mask token and leave attention), "drop" (they are taken
             out of the text), a vector that takes the place of their word embeddings, a Baseline, or a lens,
             which has learned its own.
@@ -152,11 +152,11 @@ class Tried(NamedTuple):
     """whether the kept tokens suffice"""
     tied: np.ndarray
     """whether the scores do not say which tokens to keep"""
-    probability_rest: np.ndarray | None = None
+    probability_without: np.ndarray | None = None
+    random_without: np.ndarray | None = None
     p_value: np.ndarray | None = None
     p_reversed: np.ndarray | None = None
     random_needed: np.ndarray | None = None
-    random_holds: np.ndarray | None = None
 
 
 def try_removal(views: Views, ranking: Ranking, masks: bool, question: Question) -> Tried:
@@ -191,7 +191,7 @@ def try_removal(views: Views, ranking: Ranking, masks: bool, question: Question)
         return tried
     if searched:
         return _beside_orders(views, ranking, tried, question.margin)
-    return _beside_sets(views, tried, question.margin)
+    return _beside_sets(views, tried)
 
 
 def _asked(views: Views, ranking: Ranking, question: Question) -> np.ndarray:
@@ -220,16 +220,15 @@ def _beside_orders(views: Views, ranking: Ranking, tried: Tried, margin: float) 
     )
 
 
-def _beside_sets(views: Views, tried: Tried, margin: float) -> Tried:
-    """How random choices of as many tokens do: how much more of the prediction they hold than the rest."""
-    found, rest = random_sets(views, random_orders(views), tried.kept.sum(1))
-    random = log_odds(found.log_probability) - log_odds(rest.log_probability)  # (texts, choices)
-    ends = views.read_steps(np.stack([tried.kept, ~tried.kept], axis=1))
-    own = -np.diff(log_odds(ends.log_probability))  # (texts, 1)
+def _beside_sets(views: Views, tried: Tried) -> Tried:
+    """How much of the prediction is left without the kept tokens, and without as many random ones."""
+    random = views.read_steps(~random_sets(random_orders(views), tried.kept.sum(1)))  # (texts, choices)
+    own = views.read_steps(~tried.kept[:, None])
+    as_low = (random.log_probability <= own.log_probability).sum(1)
     return tried._replace(
-        probability_rest=ends.confidence[:, 1],
-        p_value=(1 + (random >= own).sum(1)) / (1 + random.shape[1]),
-        random_holds=suffices(found, margin).mean(1),
+        probability_without=own.confidence[:, 0],
+        random_without=np.median(random.confidence, axis=1),
+        p_value=(1 + as_low) / (1 + random.confidence.shape[1]),
     )
 
 
@@ -260,7 +259,7 @@ def verifications(
     return made
 
 
-BESIDE = ("probability_rest", "p_value", "p_reversed", "random_needed", "random_holds")
+BESIDE = ("probability_without", "random_without", "p_value", "p_reversed", "random_needed")
 
 
 def _at(values: np.ndarray | None, i: int) -> float | None:

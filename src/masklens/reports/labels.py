@@ -87,10 +87,10 @@ def _enough(proof: Verification) -> str:
 def _beside(proof: Verification) -> str:
     if proof.random_needed is not None and proof.verdict != "ties":
         return f"Random orders need {round(proof.random_needed)}."
-    if proof.random_holds is not None and proof.verdict != "ties":
-        rest = f"The others alone: {chance(proof.probability_rest or 0)}. " if proof.needed < proof.tokens else ""
-        return f"{rest}Of ten random choices of as many, {round(10 * proof.random_holds)} suffice."
-    return ""
+    if proof.probability_without is None or proof.random_without is None or proof.needed == proof.tokens:
+        return ""
+    own, random = chance(proof.probability_without), chance(proof.random_without)
+    return f"Without them {own}; without as many random ones {random}."
 
 
 def proof_details(proof: Verification) -> str:

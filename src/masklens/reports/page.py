@@ -255,7 +255,8 @@ VERDICTS = ("sufficient", "no better than random", "not sufficient", "ties")
 
 def proof_data(proof: Verification) -> list[Any]:
     """As data.js reads it: the number of the verdict, counts, probabilities, details, the removed tokens."""
-    figures = (proof.divergence, proof.p_value, proof.random_needed, proof.random_holds)
+    figures = (proof.divergence, proof.p_value, proof.random_needed)
+    without = (proof.probability_without, proof.random_without)
     return [
         None if proof.verdict is None else VERDICTS.index(proof.verdict),
         int(proof.prediction_kept),
@@ -264,7 +265,7 @@ def proof_data(proof: Verification) -> list[Any]:
         chance(proof.probability_before),
         chance(proof.probability_after),
         *(_clean(value) for value in figures),
-        None if proof.probability_rest is None else chance(proof.probability_rest),
+        *(None if value is None else chance(value) for value in without),
         list(proof.removed),
         proof.opened,
     ]

@@ -96,7 +96,7 @@ const sitesOf = (maps) => [...new Set(maps.flatMap((m) => m.sites))].sort((a, b)
 const proofOf = (map, row) => {
   const found = map.proofs?.[map.proofs.length === 1 ? 0 : row];
   if (!found) return undefined;
-  const [verdict, kept, needed, tokens, before, after, divergence, p, randomNeeded, randomHolds, rest, removed, opened] =
+  const [verdict, kept, needed, tokens, before, after, divergence, p, randomNeeded, without, randomWithout, removed, opened] =
     found;
   return {
     verdict: VERDICTS[verdict],
@@ -108,8 +108,8 @@ const proofOf = (map, row) => {
     divergence,
     p,
     randomNeeded,
-    randomHolds,
-    rest,
+    without,
+    randomWithout,
     removed: new Set(removed),
     opened,
   };

@@ -315,12 +315,12 @@ function enoughSaid({ verdict, kept, needed, tokens, after, p }) {
   return needed ? `These ${share} suffice (${after}).` : `No token is needed (${after}).`;
 }
 
-function randomSaid({ verdict, needed, tokens, randomNeeded, randomHolds, rest }) {
+function randomSaid({ verdict, needed, tokens, randomNeeded, without, randomWithout }) {
   if (verdict === "ties") return "";
   if (randomNeeded != null) return `Random orders need ${Math.round(randomNeeded)}.`;
-  if (randomHolds == null) return "";
-  const others = needed < tokens ? `The others alone: ${rest}. ` : "";
-  return `${others}Of ten random choices of as many, ${Math.round(10 * randomHolds)} suffice.`;
+  return without == null || needed === tokens
+    ? ""
+    : `Without them ${without}; without as many random ones ${randomWithout}.`;
 }
 
 function proofDetails({ verdict, divergence, p }) {
