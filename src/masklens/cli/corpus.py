@@ -14,6 +14,7 @@ from .inputs import hide_loading_bars, read_options, read_target
 of_shards = partial(options.option, "Shards")
 INPUT = "A file or a pattern: jsonl, csv, parquet, txt, or data sets saved to disk."
 METHOD = f"diffmask with a lens, else {options.DEFAULT_METHOD}"
+CONTROL = "Verify random explanations too, for a verdict on every text."
 SITE = "words, embeddings, or block K; repeat for several."
 
 
@@ -42,6 +43,7 @@ def corpus(
         list[str] | None, options.of_method("--site", "LAYER", SITE, show_default="the method's")
     ] = None,
     verify: options.Verify = True,
+    control: Annotated[bool, options.of_method("--control", options.FLAG, CONTROL)] = False,
     guard: options.Guard = None,
     batch_size: Annotated[
         int | None, of_shards("--batch-size", "N", "Texts in a batch; by default as many as fit.", min=1)
@@ -78,6 +80,7 @@ def corpus(
             target=read_target(target),
             sites=tuple(map(site_number, site)) if site else None,
             verify=verify,
+            control=control,
             guard=guard,
             truncate=truncate,
             batch_size=batch_size,

@@ -46,7 +46,7 @@ class Job:
     sites: tuple[int, ...] | None = None
     verify: bool = True
     """whether each explanation is verified"""
-    keep: float = 0.5
+    control: bool = False
     guard: float | None = None
     """both as in `masklens.verify`"""
     truncate: bool = False

@@ -12,15 +12,16 @@ import pyarrow as pa
 from ..errors import CorpusError, OutputError, TextError
 from ..evaluation.masking import Known, Views
 from ..evaluation.ranking import Ranking
-from ..evaluation.verify import removal, try_removal
+from ..evaluation.verify import Question, removal, try_removal, verifications
 from ..methods.explain import chosen_sites, finite_scores, run_method, shown_settings
 from ..methods.registry import Request, find
 from ..model.batch import Batch
 from ..model.memory import BatchSize, out_of_memory, tokens_at_once
 from ..model.subject import Subject
 from ..reading import Row
+from ..verification import Verification
 from .job import Job
-from .shards import SCHEMA, Place, Proof, Reject, columns_of, row_id, table_of
+from .shards import SCHEMA, Place, Reject, columns_of, row_id, table_of
 
 
 class Chunk(NamedTuple):
@@ -184,17 +185,18 @@ class Worker:
         notes = request.notes.get(i, {}) | ({"truncated": True} if request.batch.truncated[i] else {})
         return json.dumps(self.shown | notes, sort_keys=True, default=str) if notes else self._plain_settings
 
-    def _proof(self, request: Request, scores: np.ndarray) -> Proof | None:
-        """Remove what the deepest site's scores call unneeded, and run the model again (see `verify`)."""
+    def _proof(self, request: Request, scores: np.ndarray) -> list[Verification]:
+        """Remove what the deepest site's scores do not need, and run the model again (see `verify`)."""
         if not self.job.verify:
-            return None
+            return []
         how = removal(self.options.get("lens") or "mask", self.sites[-1])
         known = Known(request.batch, request.reference)
         views = Views(self.subject, request.batch.texts, how=how, known=known, like=self._views)
         self._views = self._views or views
         ranking = Ranking.of(scores[:, -1].astype(np.float64), views.removable)
-        by_threshold = self.method.merge == "max"
-        return Proof(*try_removal(views, ranking, by_threshold, self.job.keep, guard=self.job.guard)[:3])
+        question = Question(guard=self.job.guard, control=self.job.control)
+        tried = try_removal(views, ranking, self.method.merge == "max", question)
+        return verifications(views, tried, self.sites[-1], request.batch.tokens)
 
     def _with_rows(self, columns: dict[str, Any], chunk: Chunk, here: Sequence[int]) -> pa.Table:
         own = {"row_id": [chunk.id_of(i) for i in here], "label": [chunk.rows[i].label for i in here]}
