@@ -137,6 +137,8 @@ def test_a_folder_that_is_none_is_told(folder, tmp_path, monkeypatch):
             ml.Subject.from_pretrained(place)
         with pytest.raises(ModelError, match=words):
             run(Job(str(place), str(folder / "x.csv")), str(tmp_path / "out"))
+        with pytest.raises(MethodError, match=f"{words}.*give lm_head="):
+            ml.explain(tiny.subject("bert"), "a plot", "decoded_gradcam", lm_head=str(place))
     assert not list((tmp_path).glob("out/data/*"))
 
 

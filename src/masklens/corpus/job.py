@@ -46,11 +46,11 @@ class Job:
     sites: tuple[int, ...] | None = None
     verify: bool = True
     """whether each explanation is verified"""
-    keep: float = 0.5
+    control: bool = False
     guard: float | None = None
     """both as in `masklens.verify`"""
     truncate: bool = False
-    batch_size: int = 32
+    batch_size: int | None = None
     shard_rows: int = 2048
     """rows of the input in one shard: what is lost at most when a run is killed"""
     limit: int | None = None
@@ -59,8 +59,9 @@ class Job:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "shard_rows"):
-            if getattr(self, name) < 1:
-                raise CorpusError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            given = getattr(self, name)
+            if given is not None and given < 1:
+                raise CorpusError(f"{name} is {given}; it must be at least 1")
         if self.guard is not None and not (self.verify and self.guard >= 0):
             raise CorpusError(f"guard is {self.guard}; give 0 nats or more, and verify, or leave it out")
         check_seed(self.seed)

@@ -96,8 +96,7 @@ class Request:
         self, generators: Sequence[torch.Generator], draws: int, width: int, kind: Callable[..., Tensor]
     ) -> Tensor:
         out = torch.zeros(len(self.batch), draws, self.batch.shape[1], width, dtype=torch.float32)
-        for i, generator in enumerate(generators):
-            where = self.batch.valid[i].cpu()
+        for i, (generator, where) in enumerate(zip(generators, self.batch.valid.cpu(), strict=True)):
             out[i, :, where] = kind(draws, int(where.sum()), width, generator=generator, dtype=torch.float32)
         return out.to(self.batch.valid.device)
 

@@ -82,6 +82,14 @@ class Batch:
         """The columns that are not padding in every row: (tokens,) bool, where `by_token`."""
         return (self.valid | self.inputs["attention_mask"].bool()).any(0)
 
+    @property
+    def lengths(self) -> Tensor:
+        """How many columns each text needs, (examples,) on the CPU; what comes after them is padding."""
+        if not self.by_token:
+            return torch.full((len(self),), self.shape[1])
+        attended = (self.valid | self.inputs["attention_mask"].bool()).cpu()
+        return (attended * torch.arange(1, self.shape[1] + 1)).amax(1)
+
     def trimmed(self) -> Batch:
         """The batch without the columns that are padding in every row, if the inputs allow it.
 

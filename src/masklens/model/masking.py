@@ -29,15 +29,12 @@ from ..errors import MethodError, ModelError
 from .batch import Batch
 from .families import at_places, takes_positions
 from .lm_head import find_filler
-from .memory import even, in_halves
+from .memory import TOKENS_AT_ONCE, even, in_halves
 from .subject import Subject
 
 Manner = Literal["mask", "drop", "fill"]
 Answer = Callable[[Tensor, Batch, Tensor], Tensor]
 """from the texts of some views (views,), their batch and their output to what is wanted, (views, ...)"""
-
-TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 32768}
-"""tokens of one forward pass, unless another number is given"""
 
 
 @dataclass(frozen=True, eq=False)

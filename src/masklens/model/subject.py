@@ -90,6 +90,8 @@ class Subject:
         self._encode = encode
         self._lengths: dict[Point, int] | None = None
         self._frozen = 0
+        self._compiled = False
+        """whether a part is compiled; found when the model is frozen"""
 
     @classmethod
     def from_pretrained(
@@ -217,9 +219,7 @@ class Subject:
 
     def _call(self, batch: Batch, **options: Any) -> Any:
         """The module's raw output. Compiled parts run uncompiled: compiled code ignores later hooks."""
-        if not any(
-            getattr(m, "_compiled_call_impl", None) or hasattr(m, "_orig_mod") for m in self.module.modules()
-        ):
+        if not self._compiled:
             return self.module(**batch.inputs, **options)
         with torch.compiler.set_stance("force_eager"):
             return self.module(**batch.inputs, **options)
@@ -287,7 +287,11 @@ class Subject:
 
     @contextmanager
     def _freezing(self) -> Iterator[None]:
-        training = [m for m in self.module.modules() if m.training]
+        modules = list(self.module.modules())
+        self._compiled = any(
+            getattr(m, "_compiled_call_impl", None) or hasattr(m, "_orig_mod") for m in modules
+        )
+        training = [m for m in modules if m.training]
         # By name: a model whose weights are loaded as they are needed makes new parameters.
         learning = {name for name, p in self._parameters() if p.requires_grad}
         self._frozen += 1

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar
 from torch import Tensor, nn
 
 from ..errors import SiteError
+from .locks import lock_of
 
 K = TypeVar("K")
 Replacement = Tensor | Callable[[Tensor], Tensor]
@@ -50,8 +51,13 @@ def watch(module: nn.Module, call: Callable[[], None]) -> Iterator[None]:
     """Inside the block, run `call` before every forward pass of the module in this thread. An exception stops
     the pass."""
     own = threading.get_ident()
-    with module.register_forward_pre_hook(lambda *_: call() if threading.get_ident() == own else None):
+    with lock_of(module):
+        handle = module.register_forward_pre_hook(lambda *_: call() if threading.get_ident() == own else None)
+    try:
         yield
+    finally:
+        with lock_of(module):
+            handle.remove()
 
 
 @contextmanager

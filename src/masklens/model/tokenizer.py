@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -19,12 +20,17 @@ TRIED = 50
 NEARLY_ALL = 0.9
 """a larger share of unknown tokens is a mistake"""
 REMEDY = "use the tokenizer that the model was trained with: Subject(model, tokenizer)"
+_checked: WeakKeyDictionary[Any, tuple[int, int | None]] = WeakKeyDictionary()
+"""tokenizers that were found good, with their size and that of the model: a large vocabulary takes a while"""
 
 
 def check_tokenizer(tokenizer: Any, embeddings: nn.Module) -> None:
     """Raise a ModelError for a tokenizer that is missing, empty, not the model's, or that knows no word."""
     if tokenizer is None:
         raise ModelError(f"there is no tokenizer; {REMEDY}, or Subject.from_module with an encode function")
+    rows = getattr(embeddings, "num_embeddings", None)
+    if _checked.get(tokenizer) == (len(tokenizer), rows):
+        return
     vocabulary = tokenizer.get_vocab()
     words = _words(tokenizer, vocabulary)
     if not words:
@@ -32,8 +38,9 @@ def check_tokenizer(tokenizer: Any, embeddings: nn.Module) -> None:
             f"the tokenizer knows no word: its vocabulary is {len(vocabulary)} special tokens, as if its "
             f"files were missing. Put tokenizer.json beside the model, or {REMEDY}"
         )
-    _check_size(vocabulary, getattr(embeddings, "num_embeddings", None))
+    _check_size(vocabulary, rows)
     _check_words(tokenizer, words)
+    _checked[tokenizer] = len(tokenizer), rows
 
 
 def _words(tokenizer: Any, vocabulary: Mapping[str, int]) -> list[str]:

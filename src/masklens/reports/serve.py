@@ -11,11 +11,13 @@ import json
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 from ..attribution import Text, record
 from ..errors import MasklensError, MethodError
+from ..evaluation.verify import Verifier
 from ..layers import in_layers
 from ..methods.explain import explain
 from ..model.subject import Subject
@@ -68,8 +70,11 @@ def explainer(subject: Subject, choices: Mapping[str, Way], seed: int = 0) -> Ca
                     way = choices[name]
                     options = {**way.options, **common, "sites": _sites(way, submission)}
                     made = explain(subject, [submission.text], way.method.name, submission.target, **options)
-                    entries += prove(made, name, subject, way.lenses)
-                    submission.attributions += made
+                    shown = list(prove(made, name, Verifier(subject, [a.text for a in made]), way.lenses))
+                    entries += shown
+                    submission.attributions += [
+                        replace(entry.attribution, verification=entry.proofs[-1]) for entry in shown
+                    ]
                 except MasklensError as error:
                     submission.problems.append(f"{name}: {in_layers(str(error))}")
                 submission.done += 1

@@ -60,6 +60,10 @@ class Task(ABC):
         """The log-probability that the model gives the target: (examples,)."""
         return self.score(F.log_softmax(output.float(), -1), target)
 
+    def confidence(self, output: Tensor, target: Tensor) -> Tensor:
+        """What people are shown of a target: its probability, or a number's own value: (examples,)."""
+        return self.log_probability(output, target).exp()
+
     @abstractmethod
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         """How far the output moved from the reference, in nats, at least 0: (examples,)."""

@@ -141,6 +141,9 @@ class Regression(Classification):
         """Minus half the squared change: the log-density of a unit normal, relative to its peak."""
         return -(self.score(output, target) - target[:, 1]).float().square() / 2
 
+    def confidence(self, output: Tensor, target: Tensor) -> Tensor:
+        return self.score(output, target)
+
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         return (reference - output).float().square().sum(-1) / 2
 
