@@ -116,7 +116,7 @@ def read_manifest(folder: Folder) -> Manifest | None:
 def manifest(job: Job, files: Sequence[str]) -> Manifest:
     return Manifest(
         settings=json.loads(json.dumps(asdict(job))),
-        inputs={name: fingerprint(name) for name in files},
+        inputs={name: fingerprint_of_files(name) for name in files},
         hashes=Hashes(
             model=model_hash(job.model, job.trust_remote_code),
             lens=None if job.lens is None else folder_hash(job.lens),
@@ -178,7 +178,7 @@ def _differences(old: Manifest, new: Manifest) -> Iterator[str]:
             yield f"the input {name} has the same size but other content"
 
 
-def fingerprint(path: str, endings: str | tuple[str, ...] = "", depth: int | None = None) -> Input:
+def fingerprint_of_files(path: str, endings: str | tuple[str, ...] = "", depth: int | None = None) -> Input:
     """Size and content of a file, or of the files of a folder whose names end so, down to a depth."""
     total, size = hashlib.sha256(), 0
     try:
@@ -215,4 +215,4 @@ def folder_hash(path: str) -> str:
     """SHA-256 over the names and contents of the weights, configuration and tokenizer in a folder."""
     if not Path(path).is_dir():
         raise LensError(f"{path} is not a folder; give the folder of a lens")
-    return fingerprint(path, HASHED, depth=1).content
+    return fingerprint_of_files(path, HASHED, depth=1).content

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import MethodError
-from ..model.lm_head import Head, find_head
+from ..model.lm_head import LogitHead, find_head
 from .batching import stacked
 from .gradient import integrated_gradients, slopes
 from .registry import Request, check_choice, check_count, register
@@ -102,7 +102,7 @@ def _scored(request: Request, score: str, n_steps: int) -> tuple[Tensor, dict[in
 @torch.no_grad()
 def _decode(
     request: Request,
-    head: Head,
+    head: LogitHead,
     types: TokenTypes,
     alpha: Tensor,
     states: dict[int, Tensor],
