@@ -87,7 +87,7 @@ def columns_of(
 
 
 def _verification(proofs: Sequence[Verification], count: int) -> pa.Array:
-    rows = [verification_record(proof) for proof in proofs] or [None] * count
+    rows: list[Any] = [verification_record(proof) for proof in proofs] or [None] * count
     return pa.array(rows, SCHEMA.field("verification").type)
 
 

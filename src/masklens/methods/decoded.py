@@ -127,7 +127,7 @@ def _decode(
     return scores
 
 
-def _vocabulary(head: Head, types: TokenTypes, state: Tensor) -> int:
+def _vocabulary(head: LogitHead, types: TokenTypes, state: Tensor) -> int:
     """How many logits the head gives for a position; one position is tried."""
     logits, highest = head(state[0, :1]), int(types.ids.max())
     if logits.dim() != 2 or logits.shape[1] <= highest:
