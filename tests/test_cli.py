@@ -1,6 +1,7 @@
 """The command line: quick help, clean output, one-line errors."""
 
 import ast
+import inspect
 import io
 import json
 import os
@@ -95,6 +96,22 @@ def test_one_method_is_described_with_its_options():
     assert found["options"]["score"] == "gradcam" and found["meanings"]["lm_head"].startswith("the language")
     assert "a fitted lens (--lens), or time" in call("methods", "diffmask").stdout
     assert call("methods", "nothing").exit_code == 2
+
+
+def test_every_option_of_every_method_is_explained_by_itself():
+    from masklens.cli.methods import documentation, option_rows
+    from masklens.methods.registry import METHODS, load_all
+
+    load_all()
+    for method in METHODS.values():
+        meanings = documentation(inspect.getdoc(method.function) or "")[1]
+        said = [meaning for _, _, meaning in option_rows(method.options, meanings)]
+        assert all(said) and len(set(said)) == len(said), method.name
+
+
+def test_costs_are_shown_for_the_default_options():
+    said = " ".join(call("methods").stdout.split())
+    assert "integrated_gradients 100 (2 n_steps) Gradient" in said and "shapley n_samples a token" in said
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ class GroupTable:
         """Draw the means as bars with their intervals, and return the figure."""
         from .reports.bars import draw
 
-        names = {"sum": "sum of scores over sites", "deepest": "score at the deepest site"}
+        names = {"sum": "sum of scores over layers", "deepest": "score at the deepest layer"}
         return draw(self.groups, ax, title, axis or names.get(self.value, "mean score"))
 
 

@@ -12,9 +12,9 @@ from .console import print_json, show, tell, waiting, working
 from .inputs import hide_loading_bars, read_options, read_target
 
 of_shards = partial(options.option, "Shards")
-INPUT = "A file or a pattern: jsonl, csv, parquet, txt, or data sets saved to disk."
+INPUT = "Files, or a pattern: jsonl, csv, parquet, txt ..., or data sets saved to disk."
 METHOD = f"diffmask with a lens, else {options.DEFAULT_METHOD}"
-SITE = "words, embeddings, or block K; repeat for several."
+LAYER = "words, embeddings, or block K; repeat for several."
 
 
 def corpus(
@@ -38,8 +38,8 @@ def corpus(
     lens: options.Lens = None,
     lm_head: options.Head = None,
     target: options.Target = None,
-    site: Annotated[
-        list[str] | None, options.of_method("--site", "LAYER", SITE, show_default="the method's")
+    layer: Annotated[
+        list[str] | None, options.of_method("--layer", "LAYER", LAYER, show_default="the method's")
     ] = None,
     verify: options.Verify = True,
     guard: options.Guard = None,
@@ -74,7 +74,7 @@ def corpus(
             columns=tuple(column or ["text"]),
             label_column=label_column,
             target=read_target(target),
-            sites=tuple(map(site_number, site)) if site else None,
+            sites=tuple(map(site_number, layer)) if layer else None,
             verify=verify,
             guard=guard,
             truncate=truncate,

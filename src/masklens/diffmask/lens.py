@@ -283,7 +283,7 @@ def _identity(subject: Subject, train: FrozenTexts, rows: Sequence[MaskRow]) -> 
 
 
 def card(lens: DiffMask) -> str:
-    """A page about a lens: what it was fitted on and how good it is at every site."""
+    """A page about a lens: what it was fitted on and how good it is at every layer."""
     rows = "\n".join(
         f"| {site_name(d.site)} | {1 - d.kept:.1%} ± {1.96 * d.kept_error:.1%} | {d.divergence:.4f} | "
         f"{d.agreement:.1%} | {'yes' if d.ok else 'NO'} |"
@@ -331,7 +331,12 @@ def diffmask(
 ) -> Tensor:
     """P(kept) of every token. With a lens: predicted from the states (one forward pass). Without: free
     masks learned for each text alone at each site, which prunes more than the model "knows" it can
-    (Figure 12b with `learn_baseline`, 12c without)."""
+    (Figure 12b with `learn_baseline`, 12c without).
+
+    Args:
+        lens: a fitted lens of this model. The other options are for masks that are learned without one.
+        learn_baseline: learn what replaces a dropped state as well, instead of zero.
+    """
     if lens is None:
         return diffmask_per_text(request, margin, steps, lr, learn_baseline)
     if lens.subject.module is not request.subject.module:

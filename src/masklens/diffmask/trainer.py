@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ..errors import TrainingError
 from ..files import FileModel, parse, whole
+from ..layers import site_name
 from .judging import Judged
 from .multipliers import Offsets, Prices
 from .networks import MaskRow
@@ -373,5 +374,5 @@ def _progress(shown: bool, training: Training) -> Iterator[Callable[[Terms], Non
 
 def _now(terms: Terms, history: Sequence[Mapping[str, Any]]) -> str:
     text = f"kept {terms.kept.mean().item():.0%}  divergence {terms.hard.mean().item():.3f}"
-    over = [row["site"] for row in history[-1]["rows"] if not row["ok"]] if history else []
-    return text + (f"  over the margin: {over}" if over else "")
+    over = [site_name(row["site"]) for row in history[-1]["rows"] if not row["ok"]] if history else []
+    return text + (f"  over the margin: {', '.join(over)}" if over else "")

@@ -148,7 +148,8 @@ def lime(
     of tokens it keeps.
 
     Args:
-        n_samples, drop: how many texts to try, and the probability of a token being taken away in each.
+        n_samples: how many texts with tokens taken away to try.
+        drop: the probability of a token being taken away.
         penalty: of the squared coefficients.
 
     The baseline is the mask token, or zero where there is none, unless `baselines` says otherwise.

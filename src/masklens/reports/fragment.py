@@ -128,7 +128,7 @@ def _legend(signed: bool) -> tuple[Cell, ...]:
 
 def _unit(a: Attribution, per_site: bool) -> str:
     if per_site:
-        return "numbers are hundredths of each site's largest score"
+        return "numbers are hundredths of each layer's largest score"
     return "numbers are percent" if a.merge == "max" else "numbers are hundredths of the largest score"
 
 
