@@ -234,8 +234,11 @@ def test_texts_come_from_standard_input(monkeypatch):
     assert [row["text"] for row in json.loads(done.stdout)] == ["one", "two"], done.stderr
     reading._standard_input.cache_clear()
     assert CliRunner().invoke(app, [*common, "--input", "-"], input="").exit_code == 2
-    done = CliRunner().invoke(app, [*common, "-"], input="one\n")
-    assert done.exit_code == 2 and "give --input -" in done.stderr
+    reading._standard_input.cache_clear()
+    done = CliRunner().invoke(app, [*common, "-"], input="id,text\n1,one\n")
+    assert [row["text"] for row in json.loads(done.stdout)] == ["one"], done.stderr
+    done = CliRunner().invoke(app, [*common, "-", "two"], input="one\n")
+    assert done.exit_code == 2 and "stands alone" in done.stderr
 
 
 def test_options_of_a_method(monkeypatch):

@@ -32,9 +32,11 @@ def gather(
     """The texts given as arguments, two by two for pairs, and those in files, at most `limit` of them."""
     from ..reading import STANDARD_INPUT, read_texts
 
-    if texts and STANDARD_INPUT in texts:
-        raise TextError("to read texts from standard input, give --input -")
     given = list(texts or [])
+    if given == [STANDARD_INPUT] and pattern is None:
+        given, pattern = [], STANDARD_INPUT
+    if STANDARD_INPUT in given:
+        raise TextError("- is standard input, and stands alone: leave the other texts and files out")
     if pair and (len(given) % 2 or not given):
         raise TextError(f"--pair takes two texts for each pair; {len(given)} texts were given")
     found: list[Text] = list(zip(given[::2], given[1::2], strict=True)) if pair else list(given)
