@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -201,19 +202,22 @@ def test_a_warning_is_one_line_without_source(monkeypatch):
     assert done.stderr == "warning: something about --lens and more\n"
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
 def test_a_wait_is_shown_on_a_terminal_alone(monkeypatch):
-    from masklens.cli.console import waiting
+    from masklens import progress
+    from masklens.cli.console import working
 
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
+    monkeypatch.setattr(progress, "MOMENT", 0.0)
     for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setenv("TERM", "xterm")
-        with waiting("loading the model"):
-            pass
-        assert ("loading the model ..." in stream.getvalue()) is shown
+        with working(), progress.stage("loading the model"):
+            time.sleep(0.3)
+        assert ("loading the model" in stream.getvalue()) is shown
 
 
 def test_loading_weights_shows_no_bar():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ..progress import showing, stage
 from ..reports.labels import printable
 from .wording import in_options
 
@@ -27,28 +28,16 @@ def tell(message: str) -> None:
 
 @contextmanager
 def working() -> Iterator[None]:
-    """The part of a command before its results: what libraries print goes to standard error, and their
-    warnings are one line each."""
+    """The part of a command before its results: progress is shown on a terminal, what libraries print goes
+    to standard error, and their warnings are one line each."""
 
     def warn(message: Any, *about: Any, **more: Any) -> None:
         tell(f"warning: {in_options(' '.join(str(message).split()))}")
 
-    with redirect_stdout(sys.stderr), warnings.catch_warnings():
+    with showing(sys.stderr.isatty()), redirect_stdout(sys.stderr), warnings.catch_warnings():
         warnings.showwarning = warn
-        with waiting("loading the packages"):
+        with stage("loading the packages"):
             import_module("torch")  # here, so that nothing later seems to take the time
-        yield
-
-
-@contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """Show on a terminal what is being waited for."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(f"{what} ..."):
         yield
 
 

@@ -7,8 +7,9 @@ from typing import Annotated
 
 from ..errors import SiteError
 from ..model.default import HOME
+from ..progress import stage
 from . import options
-from .console import print_json, show, tell, waiting, working
+from .console import print_json, show, tell, working
 from .inputs import hide_loading_bars, read_options, read_target
 
 of_shards = partial(options.option, "Shards")
@@ -84,7 +85,7 @@ def corpus(
             seed=seed,
             trust_remote_code=trust_remote_code,
         )
-        with waiting("explaining the corpus"):
+        with stage("explaining the corpus"):
             totals = run(job, out, device, strict, ray, cores, report=tell)
     if as_json:
         print_json([totals._asdict()])

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import masklens
 
+from ..progress import stage
 from . import options
-from .console import print_json, show, tell, waiting, working
+from .console import print_json, show, tell, working
 from .inputs import (
     choose_ways,
     explain_all,
@@ -82,7 +83,7 @@ def evaluate(
             ways = choose_ways(method, lenses, lm_head, option)
             sets |= explain_all(subject, wanted, ways, target, seed, windows)
         gold = read_gold(input, label_column, limit)
-        with waiting("measuring"):
+        with stage("measuring"):
             table = (
                 measure_runs(subject, runs, metric, draws, seed, limit)
                 if runs

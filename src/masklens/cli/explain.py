@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import masklens
 
+from ..progress import stage
 from . import options
-from .console import draw, print_json, tell, waiting, working
+from .console import draw, print_json, tell, working
 from .inputs import check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def explain(
         found = explain_all(subject, wanted, ways, target, seed, windows)
         attributions = text_by_text(list(found.values()))
         if out:
-            with waiting(f"writing {out}"):
+            with stage(f"writing {out}"):
                 write(attributions, out, subject if verify else None, lenses, guard)
             tell(f"wrote {out}")
         proofs = prove(subject, found, ways, guard) if verify else None
@@ -94,7 +95,7 @@ def prove(
     guard: float | None,
 ) -> list[Verification]:
     """The verification of every attribution at its deepest layer; a lens brings its own baseline."""
-    with waiting("verifying"):
+    with stage("verifying"):
         return text_by_text(
             [
                 masklens.verify(subject, some, replace=(*ways[name].lenses, "mask")[0], guard=guard)

@@ -58,7 +58,7 @@ def fit(
         settings: dict[str, Any] = {} if steps is None else {"steps": steps}
         if is_main():
             tell(f"fitting masks over {over} on {len(texts):,} texts")
-            settings |= {"report": say, "show_progress": True}
+            settings["report"] = say
         lens = masklens.DiffMask.fit(subject, texts, over, margin, seed, folder=out / "training", **settings)
         if not is_main():
             return

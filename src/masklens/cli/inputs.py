@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import masklens
 
 from ..errors import MethodError, TextError
-from .console import tell, waiting
+from ..progress import stage
+from .console import tell
 from .options import DEFAULT_METHOD
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def load_subject(
 ) -> Subject:
     """The model that was named, or the packaged one."""
     how: dict[str, Any] = {"truncate": truncate, "max_length": max_length}
-    with waiting("loading the model"):
+    with stage("loading the model"):
         hide_loading_bars()
         if model is not None:
             how["trust_remote_code"] = trust_remote_code
@@ -123,7 +123,7 @@ def explain_all(
     if len(texts) > 1:
         tell(f"explaining {len(texts):,} texts with {', '.join(ways)}")
     common: dict[str, Any] = {"target": read_target(target), "seed": seed, "windows": windows}
-    return explain_ways(subject, texts, ways, **common, show_progress=sys.stderr.isatty())
+    return explain_ways(subject, texts, ways, **common)
 
 
 def read_target(target: Any) -> Any:

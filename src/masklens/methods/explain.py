@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from ..attribution import Attribution, Text
 from ..errors import MethodError, OutputError, TextError
 from ..model.memory import in_halves
 from ..model.subject import Subject, as_subject
+from ..progress import showing, track
 from ..tasks.base import per_text
 from .registry import Method, Request, find
 
@@ -61,11 +62,12 @@ def explain(
     texts, notes = _windowed(subject, texts, targets, windows, batch_size)
     order = sorted(range(len(texts)), key=lambda i: _length(texts[i]))
     results: list[Attribution | None] = [None] * len(texts)
-    for rows in _batches(order, batch_size, show_progress):
-        settings = {"seed": seed, "baselines": baselines, **options}
-        made = _explain_rows(subject, chosen, texts, targets, rows, where, settings)
-        for i, attribution in zip(rows, made, strict=True):
-            results[i] = replace(attribution, settings={**attribution.settings, **notes[i]})
+    settings = {"seed": seed, "baselines": baselines, **options}
+    with showing(show_progress):
+        for rows in track(_batches(order, batch_size), method):
+            made = _explain_rows(subject, chosen, texts, targets, rows, where, settings)
+            for i, attribution in zip(rows, made, strict=True):
+                results[i] = replace(attribution, settings={**attribution.settings, **notes[i]})
     return Explanations((a for a in results if a is not None), time.perf_counter() - start)
 
 
@@ -103,16 +105,10 @@ def chosen_sites(
     return subject.sites if sites == "all" else subject.check_sites(int(site) for site in sites)
 
 
-def _batches(order: Sequence[int], size: int, show_progress: bool) -> Iterator[list[int]]:
+def _batches(order: Sequence[int], size: int) -> list[list[int]]:
     if size < 1:
         raise MethodError(f"batch_size is {size}; it must be at least 1")
-    starts: Any = range(0, len(order), size)
-    if show_progress:
-        from rich.progress import track
-
-        starts = track(starts, description="explain")
-    for start in starts:
-        yield list(order[start : start + size])
+    return [list(order[start : start + size]) for start in range(0, len(order), size)]
 
 
 def _explain_rows(

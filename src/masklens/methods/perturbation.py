@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import MethodError
+from ..progress import track
 from .baselines import absent_state, mask_or_zero
 from .batching import masked_at, rows_at_once, site_by_site
 from .gradient import fixed, path_gradient
@@ -210,7 +211,7 @@ def _expected_gradient(
     which = (draws[..., 0] * baselines.shape[1]).long().to(state.device)  # (examples, samples)
     place = draws[..., 1].to(state)
     total = torch.zeros(state.shape[:2], device=state.device)
-    for k in range(n_samples):
+    for k in track(range(n_samples), "samples"):
         baseline = baselines[torch.arange(len(state)), which[:, k]]
         way = state - baseline
         point = fixed(baseline + place[:, k, None, None] * way)
