@@ -226,6 +226,8 @@ def test_loading_weights_shows_no_bar():
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0 and done.stderr == ""
+    done = run_python("import masklens; masklens.Subject.default()")
+    assert done.returncode == 0 and done.stderr == ""
 
 
 def test_texts_come_from_standard_input(monkeypatch):
@@ -407,7 +409,7 @@ def test_out_writes_a_report(monkeypatch, tmp_path):
 def test_a_model_that_is_not_there_is_one_line(tmp_path):
     done = call("explain", "--model", tmp_path / "none", "hi")
     assert done.exit_code == 2 and done.stdout == ""
-    assert "no model could be loaded" in done.stderr and "Traceback" not in done.stderr
+    assert "there is no folder" in done.stderr and "Traceback" not in done.stderr
 
 
 def complete(*words):

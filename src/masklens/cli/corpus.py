@@ -10,7 +10,7 @@ from ..model.default import HOME
 from ..progress import stage
 from . import options
 from .console import print_json, show, tell, working
-from .inputs import hide_loading_bars, read_options, read_target
+from .inputs import read_options, read_target
 
 of_shards = partial(options.option, "Shards")
 INPUT = "Files, or a pattern: jsonl, csv, parquet, txt ..., or data sets saved to disk."
@@ -62,7 +62,6 @@ def corpus(
     with working():
         from ..corpus import Job, run
 
-        hide_loading_bars()
         if lens is None and model is None and method in (None, "diffmask"):
             lens = HOME / "lens-inputs"
         job = Job(

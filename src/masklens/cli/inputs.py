@@ -57,21 +57,11 @@ def load_subject(
     """The model that was named, or the packaged one."""
     how: dict[str, Any] = {"truncate": truncate, "max_length": max_length}
     with stage("loading the model"):
-        hide_loading_bars()
         if model is not None:
             how["trust_remote_code"] = trust_remote_code
             return masklens.Subject.from_pretrained(model, device=device, **how)
         subject = masklens.Subject.default(device)
         return masklens.Subject(subject.module, subject.tokenizer, **how) if any(how.values()) else subject
-
-
-def hide_loading_bars() -> None:
-    """No bars for reading weights from disk, which takes moments; those for downloads stay."""
-    from huggingface_hub.utils.tqdm import enable_progress_bars
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    enable_progress_bars()
 
 
 def load_lenses(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..attribution import Attribution, Text
+from ..attribution import Attribution, Explanations, Text
 from ..errors import MethodError, OutputError, TextError
 from ..model.memory import in_halves
 from ..model.subject import Subject, as_subject
@@ -19,17 +19,9 @@ from ..tasks.base import per_text
 from .registry import Method, Request, find
 
 
-class Explanations(list[Attribution]):
-    """Attributions in the order of their texts, and the seconds it took to make them all."""
-
-    def __init__(self, attributions: Iterable[Attribution], seconds: float) -> None:
-        super().__init__(attributions)
-        self.seconds = seconds
-
-
 def explain(
     subject: Any,
-    texts: Text | Sequence[Text],
+    texts: Text | Iterable[Text],
     method: str = "integrated_gradients",
     target: Any = None,
     batch_size: int = 32,
@@ -44,7 +36,7 @@ def explain(
 
     Args:
         subject: a Subject, or a Hugging Face pipeline.
-        texts: a text, or a list; a text is a string or a pair of strings.
+        texts: a text, or a list, column or generator of them; a text is a string or a pair of strings.
         method: a name from `masklens.methods()`.
         target: a class id or name (one, or a list with one per text); by default the predicted one.
         sites: site numbers, "all", or None for the method's own choice.
@@ -71,13 +63,15 @@ def explain(
     return Explanations((a for a in results if a is not None), time.perf_counter() - start)
 
 
-def _as_list(texts: Text | Sequence[Text]) -> list[Text]:
+def _as_list(texts: Text | Iterable[Text]) -> list[Text]:
     if isinstance(texts, str) or (isinstance(texts, tuple) and len(texts) == 2 and isinstance(texts[0], str)):
         return [texts]  # type: ignore[list-item]
+    texts = list(texts)
     for i, text in enumerate(texts):
         pair = isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(t, str) for t in text)
         if not isinstance(text, str) and not pair:
-            raise TextError(f"text {i} is {text!r:.80}; a text is a string or a pair of strings")
+            hint = ". Of a data set, give a column: dataset['text']" if isinstance(text, dict) else ""
+            raise TextError(f"text {i} is {text!r:.80}; a text is a string or a pair of strings{hint}")
     return [text if isinstance(text, str) else (text[0], text[1]) for text in texts]
 
 
