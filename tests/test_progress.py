@@ -51,3 +51,14 @@ def test_an_error_takes_its_bar_along(monkeypatch):
             raise ValueError("wrong")
         assert not progress._bars.get().tasks
     assert progress._bars.get() is None
+
+
+def test_a_log_has_a_line_now_and_then(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    clock = iter(range(0, 1000, 20))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with progress.showing(), progress.stage("fitting", 100) as update:
+        for step in (10, 20, 30):
+            update(completed=step, description=f"fitting: kept {step}%")
+    assert stream.getvalue().splitlines() == ["fitting: kept 20% (20 of 100)"]

@@ -1,21 +1,25 @@
-"""Progress on a terminal: what is under way, as a bar once it has taken a moment.
+"""Progress: what is under way, as a bar once it has taken a moment; in a log, as a line now and then.
 
 Work that may take long says so with `stage` and `track`. Nothing is shown unless somebody asks for it: the
-command line does on a terminal, and so does `show_progress=True`.
+command line does, and so does `show_progress=True`.
 """
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 Update = Callable[..., None]
 """takes `completed`, `total` or `description`"""
 MOMENT = 0.5
 """seconds after which a wait is shown"""
+BETWEEN_LINES = 30.0
+"""seconds between two lines, where standard error is no terminal"""
 
 _bars: ContextVar[Any] = ContextVar("bars", default=None)
 
@@ -26,7 +30,7 @@ def showing(wanted: bool = True) -> Iterator[None]:
     if not wanted or _bars.get() is not None:
         yield
         return
-    with _make_bars() as bars:
+    with _make_bars() if sys.stderr.isatty() else Lines() as bars:
         token = _bars.set(bars)
         try:
             yield
@@ -54,6 +58,41 @@ def track(items: Collection[T], what: str) -> Iterator[T]:
         for done, item in enumerate(items, start=1):
             yield item
             update(completed=done)
+
+
+class Task(NamedTuple):
+    description: str
+    total: int | None
+    completed: int
+
+
+class Lines:
+    """What a log is told in place of bars: the innermost work that moves on, after every so many seconds."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[int, Task] = {}
+        self.told = time.monotonic()
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self.tasks.clear()
+
+    def add_task(self, description: str, total: int | None, completed: int) -> int:
+        task = max(self.tasks, default=0) + 1
+        self.tasks[task] = Task(description, total, completed)
+        return task
+
+    def update(self, task: int, **now: Any) -> None:
+        self.tasks[task] = self.tasks[task]._replace(**now)
+        if time.monotonic() - self.told >= BETWEEN_LINES:
+            self.told = time.monotonic()
+            what, total, completed = self.tasks[task]
+            print(f"{what} ({completed:,} of {total:,})", file=sys.stderr, flush=True)
+
+    def remove_task(self, task: int) -> None:
+        del self.tasks[task]
 
 
 def _make_bars() -> Any:

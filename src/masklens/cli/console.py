@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -28,17 +29,22 @@ def tell(message: str) -> None:
 
 @contextmanager
 def working() -> Iterator[None]:
-    """The part of a command before its results: progress is shown on a terminal, what libraries print goes
-    to standard error, and their warnings are one line each."""
+    """The part of a command before its results: progress is shown, what libraries print goes to
+    standard error, and their warnings are one line each."""
 
     def warn(message: Any, *about: Any, **more: Any) -> None:
         tell(f"warning: {in_options(' '.join(str(message).split()))}")
 
-    with showing(sys.stderr.isatty()), redirect_stdout(sys.stderr), warnings.catch_warnings():
+    with showing(is_first_process()), redirect_stdout(sys.stderr), warnings.catch_warnings():
         warnings.showwarning = warn
         with stage("loading the packages"):
             import_module("torch")  # here, so that nothing later seems to take the time
         yield
+
+
+def is_first_process() -> bool:
+    """Of those that torchrun starts, the one that speaks."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def print_json(data: Any) -> None:

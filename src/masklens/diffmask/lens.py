@@ -28,6 +28,7 @@ from ..methods.registry import Request, register
 from ..model.default import HOME
 from ..model.masking import Baseline
 from ..model.subject import Subject
+from ..progress import stage
 from .class_bias import class_biases
 from .forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
 from .networks import MaskRow, Over, Probe, rows_for
@@ -134,9 +135,10 @@ class DiffMask:
             if report:
                 report(describe_time(training))
             training.run(show_progress)
-            objective.calibrate()
-            found = diagnostics(rows, objective.judge(held), margin)
-            events = [str(one) for one in class_biases(probe, held)]
+            with stage("calibrating and judging the lens"):
+                objective.calibrate()
+                found = diagnostics(rows, objective.judge(held), margin)
+                events = [str(one) for one in class_biases(probe, held)]
         lens = cls(subject, probe.eval().requires_grad_(False), over, chosen, found, events, training.history)
         lens._warn()
         return lens
