@@ -134,6 +134,8 @@ def test_the_separator_of_csv_is_found(separator, tmp_path):
     (tmp_path / "x.csv").write_text("\r\n".join(lines))
     assert read_texts(str(tmp_path / "x.csv")) == ["a, b", "a, b"]
     assert read_labels(str(tmp_path / "x.csv"), "label") == ["0", "1"]
+    with pytest.raises(FileError, match="no column 'lable'; there are 'label', 'text'"):
+        read_labels(str(tmp_path / "x.csv"), "lable")
 
 
 def test_long_fields_of_csv_are_read(tmp_path):

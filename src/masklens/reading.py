@@ -32,7 +32,7 @@ STANDARD_INPUT = "-"
 LONGEST_CELL = 1 << 27
 """characters of a csv field; Python's own limit is 131,072"""
 SEPARATORS = {".csv": ",;\t|", ".tsv": "\t"}
-"""the first that makes the wanted columns appear in the header is taken"""
+"""the first that makes the wanted columns appear in the header is taken, else the most frequent there"""
 
 
 class Row(NamedTuple):
@@ -155,24 +155,25 @@ OwnName = Annotated[str, Field(pattern=r"^[^/\\\x00]*[^/\\\x00.][^/\\\x00]*$", m
 """the name of a file in the same folder"""
 
 
-class SavedFile(FileModel):
-    """A file that a data set on disk lists."""
+class Saved(FileModel):
+    """A part of what a data set on disk says of itself; the other fields are left out."""
 
     model_config = ConfigDict(extra="ignore")
+
+
+class SavedFile(Saved):
     filename: OwnName
 
 
-class SavedDataset(FileModel):
-    """`state.json` of a data set on disk."""
+class SavedDataset(Saved):
+    """`state.json`."""
 
-    model_config = ConfigDict(extra="ignore")
     files: list[SavedFile] = Field(alias="_data_files")
 
 
-class SavedSplits(FileModel):
-    """`dataset_dict.json` of a data set on disk with several splits."""
+class SavedSplits(Saved):
+    """`dataset_dict.json`, where there are several splits."""
 
-    model_config = ConfigDict(extra="ignore")
     splits: list[OwnName]
 
 
@@ -396,7 +397,8 @@ TOO_MANY_CELLS = "the record has more cells than the header; put texts with sepa
 
 
 def _separator(header: str, columns: Columns, known: str) -> str:
-    return next((one for one in known if set(columns.names) <= set(_names(header, one))), known[0])
+    found = [one for one in known if set(columns.names) <= set(_names(header, one))]
+    return found[0] if found else max(known, key=header.count)
 
 
 def _names(header: str, separator: str) -> list[str]:

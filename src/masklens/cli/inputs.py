@@ -15,9 +15,8 @@ from .console import tell
 from .options import DEFAULT_METHOD
 
 if TYPE_CHECKING:
-    from ..attribution import Text
+    from ..attribution import Explanations, Text
     from ..diffmask.lens import DiffMask
-    from ..methods.explain import Explanations
     from ..model.subject import Subject
     from ..reports.ways import Way
 

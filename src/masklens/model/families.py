@@ -392,7 +392,7 @@ def _load(
 def quiet() -> Iterator[None]:
     """Silence the report of transformers about missing and unused weights, which `_check_weights` reads, and
     its bars for reading weights from disk; bars for downloads stay."""
-    from huggingface_hub.utils import enable_progress_bars
+    from huggingface_hub.utils.tqdm import enable_progress_bars
     from transformers.utils import logging
 
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
