@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from masklens.cli.main import app
-from records import make
+from records import make, proved
 
 HEAVY = ("torch", "transformers", "captum", "accelerate", "pyarrow", "matplotlib", "numpy")
 
@@ -307,8 +307,7 @@ def test_unknown_options_and_choices_have_exit_code_2():
 def fake_explanations(monkeypatch):
     """Put a stand-in for the model and the computation behind the command."""
     import masklens
-    from masklens import evaluation
-    from masklens.evaluation.verify import Verification
+    from masklens.evaluation.verify import Question
     from masklens.methods import explain as explaining
     from masklens.model import subject
     from masklens.reports import report as reporting
@@ -319,20 +318,27 @@ def fake_explanations(monkeypatch):
         print("a library that talks on standard output")
         return [make(text=text, method=method, settings=options) for text in texts]
 
-    def verify(_subject, found, keep=0.5, replace="mask", site=None, guard=None):
-        return [Verification(0.25, True, 0.5, (1,), 3 if guard == 0.1 else 0) for _ in found]
+    asked = Question()
+
+    class Verifier:
+        def __init__(self, _subject, texts):
+            self.texts = texts
+
+        def at_sites(self, found, sites, replace="mask", question=asked):
+            opened = 3 if question.guard == 0.1 else 0
+            return [[proved(opened=opened) for _ in found] for _ in sites]
+
+        def random(self, question=asked):
+            return [proved(verdict="no better than random") for _ in self.texts]
 
     model = object.__new__(subject.Subject)
     model.task = Classification(())
     monkeypatch.setattr(subject.Subject, "from_pretrained", lambda path, device=None, **how: model)
     monkeypatch.setattr(explaining, "explain", explain)
 
-    def verify_sites(_subject, found, sites, keep=0.5, replace="mask", guard=None):
-        return [verify(_subject, found, keep, replace, site, guard) for site in sites]
-
     monkeypatch.setattr(ways, "explain", explain)
-    monkeypatch.setattr(evaluation, "verify", verify)
-    monkeypatch.setattr(reporting, "verify_sites", verify_sites)
+    monkeypatch.setattr(sys.modules["masklens.evaluation.verify"], "Verifier", Verifier)
+    monkeypatch.setattr(reporting, "Verifier", Verifier)
     assert masklens.explain is explain
 
 
@@ -379,9 +385,9 @@ def test_heat_map_and_file(monkeypatch, tmp_path):
     done = call("explain", "--model", "m", *arguments)
     assert done.exit_code == 0, done.stderr
     assert "prediction" in done.stdout
-    assert "without good (50% of the tokens) the prediction stays" in done.stdout
+    assert "0.97. These 1 of 2 tokens suffice (0.95). Random orders need 2." in " ".join(done.stdout.split())
     assert "x.parquet" in done.stderr
-    assert [a.text for a in masklens.load(out)] == ["one"]
+    assert [(a.text, a.verification) for a in masklens.load(out)] == [("one", proved())]
 
 
 def test_printed_json_is_the_json_that_is_saved_and_its_verification(monkeypatch, tmp_path):
@@ -389,9 +395,10 @@ def test_printed_json_is_the_json_that_is_saved_and_its_verification(monkeypatch
     out = tmp_path / "x.json"
     done = call("explain", "--model", "m", "one", "two", "--method", first_method(), "--out", out, "--json")
     printed = json.loads(done.stdout)
-    proof = {"divergence": 0.25, "prediction_kept": True, "share_removed": 0.5, "removed": [1]}
-    proof["opened"] = 0
-    assert [row.pop("verification") for row in printed] == [proof] * 2
+    proof = printed[0]["verification"]
+    assert proof["passed"] and proof["verdict"] == "sufficient" and proof["removed"] == [1]
+    assert (proof["probability_before"], proof["probability_after"]) == (0.97, 0.95)
+    assert (proof["share_needed"], proof["random_share"]) == (0.5, 1.0)
     assert printed == json.loads(out.read_text(encoding="utf-8"))
 
 
@@ -401,7 +408,9 @@ def test_out_writes_a_report(monkeypatch, tmp_path):
     arguments = ["--model", "m", "one", "--method", first_method(), "--out", out]
     assert call("explain", *arguments).exit_code == 0
     assert '"text":["one"]' in out.read_text(encoding="utf-8")
-    assert '"proofs":[[0.25,1,0.5,[1]]' in out.read_text(encoding="utf-8")
+    assert '"proofs":[[0,1,1,2,"0.97","0.95",0.25,0.08,2.0,null,null,[1],0]' in out.read_text(
+        encoding="utf-8"
+    )
     assert call("explain", *arguments, "--no-verify").exit_code == 0
     assert '"proofs"' not in out.read_text(encoding="utf-8")
 
@@ -409,7 +418,7 @@ def test_out_writes_a_report(monkeypatch, tmp_path):
 def test_a_model_that_is_not_there_is_one_line(tmp_path):
     done = call("explain", "--model", tmp_path / "none", "hi")
     assert done.exit_code == 2 and done.stdout == ""
-    assert "there is no folder" in done.stderr and "Traceback" not in done.stderr
+    assert "no such folder" in done.stderr and "Traceback" not in done.stderr
 
 
 def complete(*words):

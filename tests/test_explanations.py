@@ -8,7 +8,7 @@ import pytest
 import masklens as ml
 from masklens.attribution import Explanations
 from masklens.errors import TextError
-from masklens.methods.explain import _as_list
+from masklens.model.batch import as_texts
 from records import make, make_pair
 
 TEXTS = ["a fast , funny movie", "boring"]
@@ -46,12 +46,12 @@ def test_what_is_loaded_has_a_frame_too(tmp_path):
 def test_columns_series_arrays_and_generators_are_texts():
     pandas = pytest.importorskip("pandas")
     given = [pandas.Series(TEXTS), np.array(TEXTS), (text for text in TEXTS), dict.fromkeys(TEXTS).keys()]
-    assert all(_as_list(one) == TEXTS for one in given)
+    assert all(as_texts(one) == TEXTS for one in given)
 
 
 def test_a_column_of_a_data_set_is_texts():
     datasets = pytest.importorskip("datasets")
     made = datasets.Dataset.from_dict({"text": TEXTS})
-    assert _as_list(made["text"]) == TEXTS
+    assert as_texts(made["text"]) == TEXTS
     with pytest.raises(TextError, match=r"give a column: dataset\['text'\]"):
-        _as_list(made)
+        as_texts(made)

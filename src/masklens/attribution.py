@@ -17,6 +17,7 @@ from .errors import FileError
 from .files import FileModel, PlainText, check_writable, encodable, validate, whole
 from .layers import site_name
 from .reading import Columns, records
+from .verification import Verification, from_record, verification_record, verification_schema
 from .words import word_groups, word_span
 
 Text = str | tuple[str, str]
@@ -56,6 +57,8 @@ class Attribution:
     """how the scores of sub-words become the score of a word: "sum" for shares, "max" for probabilities"""
     parts: tuple[str, ...] = ()
     """what the two texts of a pair are called, such as question and passage; empty for a single text"""
+    verification: Verification | None = None
+    """what `verify` found, where it is to be kept with the record"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scores", np.asarray(self.scores, dtype=np.float32))
@@ -178,7 +181,13 @@ def record(attribution: Attribution) -> dict[str, Any]:
     """The attribution as lists, strings and numbers, for JSON. Scores that are not finite become None."""
     scores = attribution.scores.astype(object)
     scores[~np.isfinite(attribution.scores)] = None
-    return {**asdict(attribution), "scores": scores.tolist(), "settings": dict(attribution.settings)}
+    proof = attribution.verification
+    return {
+        **asdict(attribution),
+        "scores": scores.tolist(),
+        "settings": dict(attribution.settings),
+        "verification": None if proof is None else verification_record(proof),
+    }
 
 
 def _row(attribution: Attribution) -> dict[str, Any]:
@@ -214,11 +223,17 @@ class Saved(FileModel):
     settings: dict[str, Any]
     merge: Literal["sum", "max", "mean"]
     parts: Annotated[list[Word], Field(max_length=2)] | None = None
+    verification: Verification | None = None
 
     @field_validator("settings", mode="before")
     @classmethod
     def _settings(cls, value: Any) -> Any:
         return json.loads(value) if isinstance(value, str) else value
+
+    @field_validator("verification", mode="before")
+    @classmethod
+    def _verification(cls, value: Any) -> Any:
+        return value if isinstance(value, Verification) else from_record(value)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Saved:
@@ -258,6 +273,7 @@ class Saved(FileModel):
             settings=self.settings,
             merge=self.merge,
             parts=tuple(self.parts or ()),
+            verification=self.verification,
         )
 
 
@@ -344,5 +360,6 @@ def schema(pa: Any) -> Any:
             "settings": pa.string(),
             "merge": pa.string(),
             "parts": strings,
+            "verification": verification_schema(pa),
         }
     )

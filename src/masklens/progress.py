@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 Update = Callable[..., None]
-"""takes `completed`, `total` or `description`"""
+"""takes `completed` or `advance`, and `description`"""
 MOMENT = 0.5
 """seconds after which a wait is shown"""
 BETWEEN_LINES = 30.0
@@ -55,9 +55,9 @@ def stage(what: str, total: int | None = None, completed: int = 0) -> Iterator[U
 def track(items: Collection[T], what: str) -> Iterator[T]:
     """The items, with a bar of how many of them are done."""
     with stage(what, len(items)) as update:
-        for done, item in enumerate(items, start=1):
+        for item in items:
             yield item
-            update(completed=done)
+            update(advance=1)
 
 
 class Task(NamedTuple):
@@ -84,8 +84,9 @@ class Lines:
         self.tasks[task] = Task(description, total, completed)
         return task
 
-    def update(self, task: int, **now: Any) -> None:
-        self.tasks[task] = self.tasks[task]._replace(**now)
+    def update(self, task: int, advance: int = 0, **now: Any) -> None:
+        before = self.tasks[task]
+        self.tasks[task] = before._replace(completed=before.completed + advance)._replace(**now)
         if time.monotonic() - self.told >= BETWEEN_LINES:
             self.told = time.monotonic()
             what, total, completed = self.tasks[task]

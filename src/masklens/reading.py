@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple,
 
 from pydantic import ConfigDict, Field
 
+from .checks import did_you_mean
 from .errors import FileError
 from .files import FileModel, file_system, is_url, open_binary, parse, reason
 
@@ -283,7 +284,8 @@ def _label_problem(record: Record, name: str) -> str | None:
 
 
 def _no_column(record: Record, name: str, option: str) -> str:
-    return f"no column {name!r}; there are {', '.join(map(repr, record))[:200]}{NAME_ONE} {option}"
+    there = ", ".join(map(repr, record))[:200]
+    return f"no column {name!r}; there are {there}{NAME_ONE} {option}{did_you_mean(name, record)}"
 
 
 NAME_ONE = ": name one with"

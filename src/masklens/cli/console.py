@@ -19,7 +19,6 @@ from .wording import in_options
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
-    from ..evaluation.verify import Verification
 
 
 def tell(message: str) -> None:
@@ -52,17 +51,17 @@ def print_json(data: Any) -> None:
     typer.echo(json.dumps(data, default=str))
 
 
-def draw(attributions: Sequence[Attribution], proofs: Sequence[Verification] | None = None) -> None:
+def draw(attributions: Sequence[Attribution]) -> None:
     """Print every attribution as a heat map, with its verification."""
     from rich.console import Console
 
     from ..reports.terminal import HeatMap, proof_line
 
     console = Console()
-    for i, attribution in enumerate(attributions):
+    for attribution in attributions:
         console.print(HeatMap(attribution))
-        if proofs:
-            console.print(proof_line(attribution, proofs[i]))
+        if attribution.verification:
+            console.print(proof_line(attribution, attribution.verification))
         console.print()
 
 

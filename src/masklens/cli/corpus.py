@@ -15,6 +15,7 @@ from .inputs import read_options, read_target
 of_shards = partial(options.option, "Shards")
 INPUT = "Files, or a pattern: jsonl, csv, parquet, txt ..., or data sets saved to disk."
 METHOD = f"diffmask with a lens, else {options.DEFAULT_METHOD}"
+CONTROL = "Verify random explanations too, for a verdict on every text."
 LAYER = "words, embeddings, or block K; repeat for several."
 
 
@@ -43,8 +44,11 @@ def corpus(
         list[str] | None, options.of_method("--layer", "LAYER", LAYER, show_default="the method's")
     ] = None,
     verify: options.Verify = True,
+    control: Annotated[bool, options.of_method("--control", options.FLAG, CONTROL)] = False,
     guard: options.Guard = None,
-    batch_size: Annotated[int, of_shards("--batch-size", "N", "Texts in a batch.", min=1)] = 32,
+    batch_size: Annotated[
+        int | None, of_shards("--batch-size", "N", "Texts in a batch; by default as many as fit.", min=1)
+    ] = None,
     shard_rows: Annotated[int, of_shards("--shard-rows", "N", "Rows of a shard.", min=1)] = 2048,
     strict: Annotated[bool, of_shards("--strict", options.FLAG, "Stop at the first bad row.")] = False,
     ray: Annotated[str | None, options.of_run("--ray", "ADDRESS", "Run on this Ray cluster.")] = None,
@@ -76,6 +80,7 @@ def corpus(
             target=read_target(target),
             sites=tuple(map(site_number, layer)) if layer else None,
             verify=verify,
+            control=control,
             guard=guard,
             truncate=truncate,
             batch_size=batch_size,

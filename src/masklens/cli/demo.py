@@ -22,12 +22,12 @@ from .inputs import load_subject
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
-    from ..diffmask.lens import DiffMask
     from ..evaluation.table import Table
-    from ..evaluation.verify import Verification
+    from ..verification import Verification
 
 REVIEWS = HOME.parent / "reviews.csv"
 INPUTS = "diffmask (inputs)"
+GRADIENTS = "integrated_gradients"
 
 
 def demo(
@@ -61,6 +61,9 @@ class Demo(NamedTuple):
 
 def run(out: Path, device: str | None = None, seed: int = 0) -> Demo:
     """Explain the packaged reviews in four ways, write OUT/report.html, and say what is in it."""
+    from ..evaluation.verify import Verifier
+    from ..verification import control_line
+
     check_writable(out / "report.html")
     subject = load_subject(None, device)
     texts, labels = read_reviews()
@@ -70,7 +73,7 @@ def run(out: Path, device: str | None = None, seed: int = 0) -> Demo:
             f"diffmask ({over})": lens.explain(texts, seed=seed) for over, lens in lenses.items()
         }
         sets["decoded_gradcam"] = masklens.explain(subject, texts, "decoded_gradcam", lm_head=HOME, seed=seed)
-        sets["integrated_gradients"] = masklens.explain(subject, texts, "integrated_gradients", seed=seed)
+        sets[GRADIENTS] = masklens.explain(subject, texts, GRADIENTS, seed=seed)
     with stage("playing the hiding and revealing games"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the report has them, beside the table
         table = masklens.evaluate(subject, sets, labels=labels, metrics=["revealing", "hiding"], seed=seed)
@@ -84,8 +87,11 @@ def run(out: Path, device: str | None = None, seed: int = 0) -> Demo:
             labels=labels,
             evaluation=table,
         )
-        proofs = masklens.verify(subject, sets[INPUTS], replace=lenses["inputs"])
-    return Demo(made, most_changing(sets[INPUTS]), summary(sets, labels, lenses["inputs"], proofs, table))
+        proofs = masklens.verify(subject, sets[INPUTS], replace=lenses["inputs"], control=False)
+        verifier = Verifier(subject, texts)
+        (checked,) = verifier.at_sites(sets[GRADIENTS], sets[GRADIENTS][0].sites)
+        line = f"{GRADIENTS}, verified: {control_line(checked, verifier.random())}"
+    return Demo(made, most_changing(sets[INPUTS]), summary(sets, labels, proofs, table, line))
 
 
 ROOM = 69
@@ -106,25 +112,28 @@ def read_reviews() -> tuple[list[str], list[str]]:
 def summary(
     sets: Mapping[str, Sequence[Attribution]],
     labels: Sequence[str],
-    lens: DiffMask,
     proofs: Sequence[Verification],
     table: Table,
+    line: str,
 ) -> str:
     """One paragraph: what was explained, what the lens drops, what that does, and how the methods compare."""
     found = sets[INPUTS]
     right = sum(a.prediction == label for a, label in zip(found, labels, strict=True))
     removed = sum(proof.share_removed for proof in proofs) / len(proofs)
     same = sum(proof.prediction_kept for proof in proofs)
-    moved = sum(proof.divergence for proof in proofs) / len(proofs)
+    before, after = (
+        sum(getattr(proof, f"probability_{when}") for proof in proofs) / len(proofs)
+        for when in ("before", "after")
+    )
     games = ", ".join(_best_layer(table, name, chosen[0].sites) for name, chosen in sets.items())
     return (
         f"The packaged model reads {len(found)} reviews and gets {right} right. From what it knows at its "
         f"last block, the lens over inputs drops {removed:.0%} of the words; with these really taken out, "
-        f"{same} of {len(found)} predictions stay, and the output moves by {moved:.3f} nats on average "
-        f"(margin {lens.settings.margin}). In the hiding game (the area under accuracy while the words that "
+        f"{same} of {len(found)} predictions stay, and their probability goes from {before:.2f} to "
+        f"{after:.2f} on average. In the hiding game (the area under accuracy while the words that "
         f"a method ranks highest are hidden; lower is better) the best layer of each method has: {games}; "
-        f"random order has {table['random']['hiding'].value:.2f}. The report shows all of it, text by text "
-        f"and layer by layer."
+        f"random order has {table['random']['hiding'].value:.2f}. With {line}. The report shows all of it, "
+        f"text by text and layer by layer."
     )
 
 

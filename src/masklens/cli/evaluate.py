@@ -12,6 +12,7 @@ from ..progress import stage
 from . import options
 from .console import print_json, show, tell, working
 from .inputs import (
+    check_methods,
     choose_ways,
     explain_all,
     gather,
@@ -66,23 +67,30 @@ def evaluate(
       masklens evaluate --attributions theirs.json --metric hiding --draws 5
     """
     with working():
+        from ..checks import check_seed
         from ..corpus.shards import corpus_runs
+        from ..evaluation.evaluate import check_metrics
         from ..evaluation.imported import read_attributions
         from ..files import check_writable
 
         if out:
             check_writable(out)
+        check_metrics(metric)
+        check_seed(seed)
+        check_methods(method)
+        wanted = gather(texts, input, column, limit, pair) if texts or input else []
+        gold = read_gold(input, label_column, limit)
         subject = load_subject(model, device, truncate, max_length, trust_remote_code)
         runs = corpus_runs(attributions or [], alone=not (texts or input))
         sets: dict[str, Any] = (
             {} if runs else {Path(path).stem: read_attributions(path) for path in attributions or []}
         )
-        if texts or input:
-            wanted = gather(texts, input, column, limit, pair)
+        if gold is not None:
+            subject.task.check_labels(gold, len(wanted) if wanted else len(gold))
+        if wanted:
             lenses = load_lenses(model, subject, lens, method)
             ways = choose_ways(method, lenses, lm_head, option)
             sets |= explain_all(subject, wanted, ways, target, seed, windows)
-        gold = read_gold(input, label_column, limit)
         with stage("measuring"):
             table = (
                 measure_runs(subject, runs, metric, draws, seed, limit)

@@ -62,13 +62,17 @@ def fit(
       masklens fit --model FOLDER --data reviews.csv --over states --out my_lens
     """
     with working():
+        from ..checks import check_seed
         from ..diffmask.processes import is_main, own_device
+        from ..diffmask.trainer import Settings
         from ..files import check_folder_writable
 
         def say(message: str) -> None:
             tell(in_options(message))
 
         check_folder_writable(out)
+        check_seed(seed)
+        Settings(margin, steps or 1)
         texts = gather([], data, column, limit)
         subject = load_subject(model, own_device(device), truncate, max_length, trust_remote_code)
         settings: dict[str, Any] = chosen_settings(quick, steps, batch_size)

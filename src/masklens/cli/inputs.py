@@ -38,6 +38,9 @@ def gather(
         raise TextError("- is standard input, and stands alone: leave the other texts and files out")
     if pair and (len(given) % 2 or not given):
         raise TextError(f"--pair takes two texts for each pair; {len(given)} texts were given")
+    for number, text in enumerate(given, start=1):
+        if not text.strip():
+            raise TextError(f"text {number} of the command line is empty; leave it out")
     found: list[Text] = list(zip(given[::2], given[1::2], strict=True)) if pair else list(given)
     if pattern is not None:
         found += read_texts(pattern, columns or ["text"], limit)
@@ -136,6 +139,14 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def check_methods(names: Sequence[str] | None) -> None:
+    """Raise for a method that does not exist, before the model is loaded."""
+    from ..methods.registry import find
+
+    for name in names or []:
+        find(name)
 
 
 def check_unused(given: Mapping[str, Any], needs: str = "texts, not attributions") -> None:

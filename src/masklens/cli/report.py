@@ -10,7 +10,7 @@ import masklens
 from ..progress import stage
 from . import options
 from .console import print_json, tell, working
-from .inputs import check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
+from .inputs import check_methods, check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
 
 if TYPE_CHECKING:
     from ..evaluation.table import Table
@@ -56,11 +56,17 @@ def report(
       masklens report --input made.parquet --model FOLDER --out made.html
     """
     with working():
+        from ..analysis import load_spacy
+        from ..checks import check_seed
         from ..evaluation.imported import read_attributions
         from ..files import check_writable
         from ..reports.report import first_texts, holds_attributions, named
 
         check_writable(out)
+        check_methods(method)
+        check_seed(seed)
+        if parts_of_speech:
+            load_spacy()
         made = read_attributions(input) if input and holds_attributions(input) else None
         if made is not None:
             check_unused({"--method": method, "--target": target, "--lm-head": lm_head, "a text": texts})

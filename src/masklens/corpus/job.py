@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..checks import check_seed
 from ..errors import CorpusError, LensError, MethodError, ModelError
 from ..files import FileModel, file_system, parse, reason
+from ..model.places import check_place
 from ..reading import STANDARD_INPUT, Columns, check_columns
 from .storage import Folder
 
@@ -44,11 +46,11 @@ class Job:
     sites: tuple[int, ...] | None = None
     verify: bool = True
     """whether each explanation is verified"""
-    keep: float = 0.5
+    control: bool = False
     guard: float | None = None
     """both as in `masklens.verify`"""
     truncate: bool = False
-    batch_size: int = 32
+    batch_size: int | None = None
     shard_rows: int = 2048
     """rows of the input in one shard: what is lost at most when a run is killed"""
     limit: int | None = None
@@ -57,10 +59,12 @@ class Job:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "shard_rows"):
-            if getattr(self, name) < 1:
-                raise CorpusError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            given = getattr(self, name)
+            if given is not None and given < 1:
+                raise CorpusError(f"{name} is {given}; it must be at least 1")
         if self.guard is not None and not (self.verify and self.guard >= 0):
             raise CorpusError(f"guard is {self.guard}; give 0 nats or more, and verify, or leave it out")
+        check_seed(self.seed)
         check_columns(self.columns)
         if self.input == STANDARD_INPUT:
             raise CorpusError("a corpus run reads its input again to go on after a stop; give a file, not -")
@@ -195,6 +199,7 @@ def fingerprint(path: str, endings: str | tuple[str, ...] = "", depth: int | Non
 
 def model_hash(path: str, trust_remote_code: bool = False) -> str:
     """The content of a local folder, or the commit of a hub id."""
+    check_place(path)
     if Path(path).is_dir():
         return folder_hash(path)
     import transformers

@@ -12,7 +12,9 @@ even the baseline, so that no row takes from another what it could drop alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -72,6 +74,17 @@ def rows_for(over: Over, sites: Sequence[int], words: int = 0) -> tuple[MaskRow,
     return tuple(MaskRow(read, edit, (read,)) for edit, read in over)
 
 
+_seeding = threading.Lock()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """New layers begin with torch's own random numbers: here they come from a seed, one thread at a time."""
+    with _seeding, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
 class GateNetwork(nn.Module):
     """One hidden layer with tanh, from a token's states to the logit of its gate (appendix A).
 
@@ -85,10 +98,11 @@ class GateNetwork(nn.Module):
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(width))
-        self.register_buffer("scale", torch.ones(width))
-        self.register_buffer("bias", torch.tensor(OPEN))
-        self.inner, self.outer = nn.Linear(width, hidden), nn.Linear(hidden, 1, bias=False)
+        self.register_buffer("mean", torch.zeros(width, dtype=torch.float32))
+        self.register_buffer("scale", torch.ones(width, dtype=torch.float32))
+        self.register_buffer("bias", torch.tensor(OPEN, dtype=torch.float32))
+        self.inner = nn.Linear(width, hidden, dtype=torch.float32)
+        self.outer = nn.Linear(hidden, 1, bias=False, dtype=torch.float32)
         nn.init.normal_(self.inner.weight, std=width**-0.5)
         nn.init.zeros_(self.inner.bias)
         nn.init.zeros_(self.outer.weight)
@@ -121,10 +135,12 @@ class Probe(nn.Module):
             GateNetwork(sum(widths[s] for s in row.reads), hidden or max(32, widths[row.edit] // 4))
             for row in self.rows
         )
-        self.baselines = nn.ParameterList(torch.zeros(widths[row.edit]) for row in self.rows)
+        self.baselines = nn.ParameterList(
+            torch.zeros(widths[row.edit], dtype=torch.float32) for row in self.rows
+        )
         self.places = nn.ParameterDict(
             {
-                str(i): torch.zeros(places, widths[row.edit])
+                str(i): torch.zeros(places, widths[row.edit], dtype=torch.float32)
                 for i, row in enumerate(self.rows)
                 if places and row.edit
             }

@@ -140,8 +140,8 @@ class LensObjective:
         ids = self._texts(step, generator)[:, mine]  # (rows, each)
         drawn = self.train.draw(ids.flatten().tolist())
         shape = (len(ids), self.per_row, self.train.batch.shape[1])
-        uniform = torch.rand(shape, generator=generator)[:, mine, : drawn.batch.shape[1]]
-        share = torch.rand(*shape[:2], 1, generator=generator)[:, mine]
+        uniform = torch.rand(shape, generator=generator, dtype=torch.float32)[:, mine, : drawn.batch.shape[1]]
+        share = torch.rand(*shape[:2], 1, generator=generator, dtype=torch.float32)[:, mine]
         uniform, share = (moved(one.flatten(0, 1), drawn.batch.valid.device) for one in (uniform, share))
         emptied = mine >= self.per_row - (self.emptied if warming else 0)
         logits = self._logits(drawn, len(mine))

@@ -58,7 +58,9 @@ class FreeMasks:
         self.subject, self.batch, self.site = request.subject, request.batch, site
         self.noise = request.draws(1, torch.rand)
         self.reference, self.state = request.reference, request.states()[site]
-        self.values = torch.full(self.batch.shape, OPEN, device=self.state.device, requires_grad=True)
+        self.values = torch.full(
+            self.batch.shape, OPEN, device=self.state.device, dtype=torch.float32, requires_grad=True
+        )
         start = baseline.to(self.state).expand_as(self.state)[:, :1].float()
         self.baseline = start.clone().requires_grad_(learn_baseline)
 

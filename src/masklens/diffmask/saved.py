@@ -52,6 +52,8 @@ def write_lens(folder: Path, about: Mapping[str, Any], probe: Probe, module: nn.
 
 def read_lens(folder: Path, subject: Subject) -> tuple[SavedLens, Probe]:
     """Read a lens for the model it was fitted on; a damaged one, and another model, are refused."""
+    if not folder.is_dir():
+        raise LensError(f"no such folder: {folder}; give one that holds a lens")
     if not (folder / ABOUT).exists() or not (folder / WEIGHTS).exists():
         raise LensError(f"{folder} does not hold a lens ({ABOUT} and {WEIGHTS})")
     about = parse(SavedLens, read_bytes(folder / ABOUT, LensError, LARGEST_ABOUT), folder / ABOUT, LensError)

@@ -110,10 +110,7 @@ class FrozenTexts:
     @cached_property
     def _columns(self) -> Tensor:
         """(texts,): how many columns a text needs; what comes after them is padding."""
-        if not self.batch.by_token:
-            return torch.full((len(self),), self.batch.shape[1])
-        attended = (self.batch.valid | self.batch.inputs["attention_mask"].bool()).cpu()
-        return (attended * torch.arange(1, attended.shape[1] + 1)).amax(1)
+        return self.batch.lengths
 
     def draw(self, rows: Sequence[int]) -> Drawn:
         """These texts with their unedited outputs and states."""

@@ -24,6 +24,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from ..checks import check_seed
 from ..errors import TrainingError
 from ..files import FileModel, parse, whole
 from ..layers import site_name
@@ -73,6 +74,7 @@ class Settings:
     """steps between evaluations on validation texts, at which a checkpoint is written"""
 
     def __post_init__(self) -> None:
+        check_seed(self.seed)
         if self.margin <= 0:
             raise TrainingError(f"margin is {self.margin}; it must be above 0")
         for name in ("steps", "evaluate_every"):
@@ -104,7 +106,7 @@ class Diagnostic(NamedTuple):
     kept_error: float
     """standard error of the share kept"""
     ok: bool
-    """whether the divergence is within the margin"""
+    """whether the divergence is within the margin, and was measured on enough texts"""
 
 
 def diagnostics(rows: Sequence[MaskRow], judged: Sequence[Judged], margin: float) -> list[Diagnostic]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..attribution import Attribution
+from ..checks import check_seed, did_you_mean
 from ..errors import MethodError
 from ..model.subject import as_subject
 from ..progress import track
@@ -95,9 +96,12 @@ def evaluate(
         random_draws: how many random orders the row "random" has; 0 for no such row.
         replace: how tokens are hidden: "mask", "drop" or a vector.
     """
-    names = _check(metrics, attributions, rationales)
-    subject, sets = as_subject(subject), dict(attributions)
+    check_seed(seed)
+    names = check_metrics(metrics, rationales)
+    subject, sets = as_subject(subject), _check_sets(attributions)
     first = next(iter(sets.values()))
+    if labels is not None:
+        subject.task.check_labels(labels, len(first))
     views = Views(subject, [a.text for a in first], labels, shared_targets(sets), how=replace)
     faithful = [name for name in names if name in METRICS]
     answered = _answered(views)
@@ -142,23 +146,27 @@ def _answered(views: Views) -> dict[str, float]:
     return answer_scores(said, views.gold)
 
 
-def _check(
-    metrics: Sequence[str] | None, sets: Mapping[str, Sequence[Attribution]], rationales: Any
-) -> tuple[str, ...]:
+def check_metrics(metrics: Sequence[str] | None, rationales: Any = None) -> tuple[str, ...]:
+    """The metrics' names, the default ones for None; an unknown one is an error."""
     names = (
         tuple(metrics) if metrics is not None else DEFAULT + (PLAUSIBILITY if rationales is not None else ())
     )
     known = (*METRICS, *PLAUSIBILITY, OVERLAP)
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise MethodError(f"no metric {unknown[0]!r}; there are {', '.join(known)}")
+        hint = did_you_mean(unknown[0], known)
+        raise MethodError(f"no metric {unknown[0]!r}; there are {', '.join(known)}{hint}")
     if rationales is None and any(name in PLAUSIBILITY for name in names):
         raise MethodError(
             "iou_f1, token_f1 and auprc compare with people: give rationales=, spans for each text"
         )
+    return names
+
+
+def _check_sets(sets: Mapping[str, Sequence[Attribution]]) -> dict[str, Sequence[Attribution]]:
     if not sets or not all(len(chosen) for chosen in sets.values()):
         raise MethodError("nothing to evaluate; give {name: attributions} with at least one attribution each")
-    return names
+    return dict(sets)
 
 
 def attribution_rows(

@@ -31,6 +31,8 @@ class Readings:
     """1 where the decision is the gold label; as `agrees` where no labels were given"""
     divergence: np.ndarray
     """from the output for the whole text, in nats"""
+    confidence: np.ndarray
+    """the probability of the target, as people are shown it; for a number its value"""
 
     @property
     def probability(self) -> np.ndarray:
@@ -111,7 +113,9 @@ class Views:
             views = list(new.values())
             some = torch.from_numpy(rows[views]), torch.from_numpy(keep[views])
             found = dict(zip(new, self.masked.read(*some, self._answers).tolist(), strict=True))
-        columns = np.array([found.get(key) or self._seen[key] for key in keys]).reshape(-1, 4)
+        columns = np.array([found.get(key) or self._seen[key] for key in keys]).reshape(
+            -1, len(fields(Readings))
+        )
         if len(self._seen) < REMEMBERED:
             self._seen |= found
         return Readings(*columns.T)
@@ -137,11 +141,12 @@ class Views:
         return [(int(row), some.tobytes()) for row, some in zip(rows, bits, strict=True)]
 
     def _answers(self, rows: Tensor, batch: Batch, output: Tensor) -> Tensor:
-        """(views, 4): log-probability, agrees, correct, divergence."""
+        """(views, 5): the columns of `Readings`."""
         task, reference = self.subject.task, self.reference[rows.cpu()].to(output.device)
         agrees = correct = task.agrees(reference, output, batch)
         if self.gold is not None:
             correct = task.right(output, batch, [self.gold[i] for i in rows.tolist()])
         target = self.target[rows.to(self.target.device)]
-        columns = [task.log_probability(output, target), agrees, correct, task.divergence(reference, output)]
+        moved, shown = task.divergence(reference, output), task.confidence(output, target)
+        columns = [task.log_probability(output, target), agrees, correct, moved, shown]
         return torch.stack([column.double() for column in columns], 1)

@@ -54,6 +54,26 @@ class Ranking:
         """
         return self.removable[rows] & (self.place[rows] < np.reshape(count, (-1, 1)))
 
+    def reversed(self) -> Ranking:
+        """The least important token first."""
+        place = np.where(self.removable, self.counts[:, None] - 1 - self.place, self.place)
+        return Ranking(-self.scores, self.removable, place)
+
+    def untied(self, count: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """(texts,): so many tokens, and those with the score of the last of them: of equal scores none is the
+        more important one."""
+        count, scores = np.asarray(count), np.where(self.removable, self.scores, -np.inf)[rows]
+        last = np.take_along_axis(-np.sort(-scores, axis=1), np.maximum(0, count - 1)[:, None], axis=1)
+        return np.where(count > 0, (scores >= last).sum(1), 0)
+
+
+def without_order_in_ties(ranking: Ranking, chance: Ranking) -> Ranking:
+    """The same ranking; equal scores are in the order of another, not in that of the text."""
+    order = np.lexsort((chance.place, np.where(ranking.removable, -ranking.scores, np.inf)), axis=1)
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(order.shape[1])[None, :], axis=1)
+    return Ranking(ranking.scores, ranking.removable, place)
+
 
 def rank(views: Views, attributions: Sequence[Attribution], site: int | None = None) -> Ranking:
     """The ranking that attributions give at a site, by default the deepest."""

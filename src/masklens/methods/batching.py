@@ -73,17 +73,22 @@ def by_length(request: Request, function: Callable[[Request], Tensor]) -> Tensor
 
 def _in_groups(request: Request, groups: list[list[int]], function: Callable[[Request], Tensor]) -> Tensor:
     valid = request.batch.valid
-    scores = torch.zeros(len(valid), len(request.sites), valid.shape[1], device=valid.device)
-    outputs: dict[int, Tensor] = {}
+    attended = valid | request.batch.inputs["attention_mask"].bool()
+    shape = len(valid), len(request.sites), valid.shape[1]
+    scores = torch.zeros(shape, device=valid.device, dtype=torch.float32)
+    outputs = []
     for rows in groups:
-        part = part_of(request, rows)
-        found = function(part).to(scores.dtype)
+        part, index = part_of(request, rows), torch.tensor(rows, device=valid.device)
+        whole = scores.new_zeros(len(rows), *shape[1:])
+        found = torch.where(part.batch.valid[:, None], function(part), 0.0)
+        whole[:, :, attended[index].any(0)] = found.to(whole)
+        scores[index] = whole
+        outputs.append(part.reference)
         for j, i in enumerate(rows):
-            scores[i][:, valid[i]] = found[j][:, part.batch.valid[j]]
-            outputs[i] = part.reference[j]
             request.notes.setdefault(i, {}).update(part.notes.get(j, {}))
-    if len({output.shape for output in outputs.values()}) == 1:
-        request.note(torch.stack([outputs[i] for i in range(len(valid))]))
+    if len({output.shape[1:] for output in outputs}) == 1:
+        order = torch.tensor([i for rows in groups for i in rows]).argsort()
+        request.note(torch.cat(outputs)[order.to(valid.device)])
     return scores
 
 

@@ -19,7 +19,9 @@ def fitted(request: Request, state: Tensor, start: float, n_steps: int, lr: floa
 
     The losses of the texts are minimised each by itself: they share no number.
     """
-    numbers = torch.full(request.batch.shape, start, device=state.device, requires_grad=True)
+    numbers = torch.full(
+        request.batch.shape, start, device=state.device, dtype=torch.float32, requires_grad=True
+    )
     optimizer = torch.optim.RMSprop([numbers], lr=lr, centered=True)
     for _, noise in zip(track(range(n_steps), "steps"), request.draws(state.shape[-1]), strict=False):
         with torch.enable_grad():

@@ -157,7 +157,7 @@ def smooth_gradient(
     """The gradient averaged over `n_samples` noisy copies of the state: (examples, tokens, width)."""
     state = request.states()[site]
     spread = noise * _range(state, request.batch.valid)  # (examples, 1, 1)
-    share = torch.tensor([1 / n_samples])
+    share = torch.tensor([1 / n_samples], dtype=torch.float32)
     total = torch.zeros_like(state)
     for _, sample in zip(track(range(n_samples), "samples"), request.draws(state.shape[-1]), strict=False):
         noisy = fixed(state + spread * sample.to(state))

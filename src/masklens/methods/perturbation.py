@@ -72,7 +72,7 @@ def _occluded(v: ValueFunction, window: int) -> Tensor:
     taken = inside & v.free[:, None]
     rows, which = taken.any(2).nonzero().unbind(1)
     whole = v.request.subject.task.score(v.request.reference, v.request.target)
-    falls = torch.zeros(taken.shape[:2], device=taken.device)
+    falls = torch.zeros(taken.shape[:2], device=taken.device, dtype=torch.float32)
     falls[rows, which] = (whole[rows] - v.scores(rows, ~taken[rows, which])).to(falls)
     total = torch.einsum("ew,ewt->et", falls, inside.to(falls))
     return total / inside.sum(1).clamp(min=1) * v.free
@@ -111,7 +111,7 @@ def _mean_rise(v: ValueFunction, n_samples: int) -> Tensor:
     request, free = v.request, v.free
     orders = request.noise(n_samples, 1, torch.rand)[..., 0].masked_fill(~free[:, None], torch.inf)
     ends = v.of_samples(torch.stack([~free, torch.ones_like(free)], dim=1))  # (examples, 2)
-    total = torch.zeros(free.shape, device=free.device)
+    total = torch.zeros(free.shape, device=free.device, dtype=torch.float32)
     for order in orders.unbind(1):  # one draw per token; they are added from the smallest on
         total += _rises(v, order.argsort(1).argsort(1), ends)
     return total / n_samples
@@ -166,8 +166,8 @@ def _surrogate(v: ValueFunction, n_samples: int, drop: float, penalty: float) ->
     kept = v.request.noise(n_samples, 1, torch.rand)[..., 0] >= drop  # (examples, samples, tokens)
     kept &= v.free[:, None]
     values = v.of_samples(kept | ~v.free[:, None])
-    weights = kept.sum(2) / v.free.sum(1, keepdim=True).clamp(min=1)
-    return ridge(kept.double(), values.double(), weights.double(), penalty).float() * v.free
+    weights = kept.double().sum(2) / v.free.sum(1, keepdim=True).clamp(min=1)
+    return ridge(kept.double(), values.double(), weights, penalty).float() * v.free
 
 
 def ridge(features: Tensor, values: Tensor, weights: Tensor, penalty: float) -> Tensor:
@@ -206,16 +206,20 @@ def _expected_gradient(
 ) -> Tensor:
     """The mean of (h - b) . gradient over samples of b and of the place between."""
     state = request.states()[site]
-    draws = torch.stack([torch.rand(n_samples, 2, generator=g) for g in request.generators()])
+    draws = torch.stack(
+        [torch.rand(n_samples, 2, generator=g, dtype=torch.float32) for g in request.generators()]
+    )
     baselines = _baselines(request, site, state)  # (examples, kinds, tokens, width)
     which = (draws[..., 0] * baselines.shape[1]).long().to(state.device)  # (examples, samples)
     place = draws[..., 1].to(state)
-    total = torch.zeros(state.shape[:2], device=state.device)
+    total = torch.zeros(state.shape[:2], device=state.device, dtype=torch.float32)
     for k in track(range(n_samples), "samples"):
         baseline = baselines[torch.arange(len(state)), which[:, k]]
         way = state - baseline
         point = fixed(baseline + place[:, k, None, None] * way)
-        total += (way * path_gradient(request, site, point, torch.ones(1), internal_batch_size)).sum(-1)
+        total += (
+            way * path_gradient(request, site, point, torch.ones(1, dtype=torch.float32), internal_batch_size)
+        ).sum(-1)
     return total / n_samples
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +13,14 @@ from torch import Tensor
 
 from ..attribution import Text
 from ..errors import TextError
+from .tokenizer import NEARLY_ALL
+
+TOKENIZING = threading.RLock()
+"""one thread at a time: how to cut and pad is a state of a tokenizer"""
+
+
+FEW_TOKENS = 10
+"""of fewer, all may be unknown"""
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,14 @@ class Batch:
         """The columns that are not padding in every row: (tokens,) bool, where `by_token`."""
         return (self.valid | self.inputs["attention_mask"].bool()).any(0)
 
+    @property
+    def lengths(self) -> Tensor:
+        """How many columns each text needs, (examples,) on the CPU; what comes after them is padding."""
+        if not self.by_token:
+            return torch.full((len(self),), self.shape[1])
+        attended = (self.valid | self.inputs["attention_mask"].bool()).cpu()
+        return (attended * torch.arange(1, self.shape[1] + 1)).amax(1)
+
     def trimmed(self) -> Batch:
         """The batch without the columns that are padding in every row, if the inputs allow it.
 
@@ -98,6 +115,24 @@ def moved(value: Tensor, device: torch.device | str) -> Tensor:
     if torch.device(device).type == "cuda" and value.device.type == "cpu":
         return value.pin_memory().to(device, non_blocking=True)
     return value.to(device)
+
+
+def as_texts(texts: Text | Iterable[Text]) -> list[Text]:
+    """A list from one text or from any number of them, also from a generator."""
+    if isinstance(texts, str) or (isinstance(texts, tuple) and len(texts) == 2 and isinstance(texts[0], str)):
+        return [texts]  # type: ignore[list-item]
+    if isinstance(texts, Mapping) or not isinstance(texts, Iterable):
+        raise TextError(f"{texts!r:.80} is no text; give a string, a pair of strings, or a list of them")
+    return [_as_text(i, text) for i, text in enumerate(texts)]
+
+
+def _as_text(number: int, text: Any) -> Text:
+    if isinstance(text, str):
+        return text
+    if isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(part, str) for part in text):
+        return text[0], text[1]
+    hint = ". Of a data set, give a column: dataset['text']" if isinstance(text, Mapping) else ""
+    raise TextError(f"text {number} is {text!r:.80}; a text is a string or a pair of strings{hint}")
 
 
 class TokenizerEncoder:
@@ -126,12 +161,15 @@ class TokenizerEncoder:
         self.accepts = accepts
         self.cut = cut
         self.markers = marker_ids(tokenizer)
+        self.unknown = tokenizer.unk_token_id
 
     def __call__(self, texts: Sequence[Text]) -> Batch:
         for text in texts:
             _check_unicode(text)
         tokenized = zip(texts, self._tokenize_all(texts), strict=True)
         encoded = [self._fitted(text, row) for text, row in tokenized]
+        for text, (row, _) in zip(texts, encoded, strict=True):
+            self._check_known(text, row)
         rows = [one for one, _ in encoded]
         length = max(len(row["input_ids"]) for row in rows)
         inputs = {
@@ -160,13 +198,14 @@ class TokenizerEncoder:
             yield from map(self.tokenize, texts)
             return
         firsts, seconds = (list(texts), None) if kinds == {True} else zip(*texts, strict=True)
-        found = self.tokenizer(
-            list(firsts),
-            None if seconds is None else list(seconds),
-            return_special_tokens_mask=True,
-            return_offsets_mapping=True,
-            verbose=False,
-        )
+        with TOKENIZING:
+            found = self.tokenizer(
+                list(firsts),
+                None if seconds is None else list(seconds),
+                return_special_tokens_mask=True,
+                return_offsets_mapping=True,
+                verbose=False,
+            )
         for i in range(len(texts)):
             lists = {name: values[i] for name, values in found.items()}
             yield {**lists, "segments": _segments(found.sequence_ids(i))}
@@ -190,6 +229,16 @@ class TokenizerEncoder:
         cut = self.cut if pair else True
         return self.tokenize(text, truncation=cut, max_length=self.max_length), True
 
+    def _check_known(self, text: Text, row: Mapping[str, Any]) -> None:
+        """Nearly all of a longer text unknown means another language or another model's tokenizer."""
+        plain = [i for i, mark in zip(row["input_ids"], row["special_tokens_mask"], strict=True) if not mark]
+        unknown = plain.count(self.unknown) if self.unknown not in self.markers else 0
+        if unknown >= FEW_TOKENS and unknown > NEARLY_ALL * len(plain):
+            raise TextError(
+                f"the tokenizer does not know {unknown} of the {len(plain)} tokens of the text that starts "
+                f"with {_start(text)}; does it belong to this model, and is the text in a language it knows?"
+            )
+
     def room(self, text: Text, row: Mapping[str, Any]) -> int:
         """How many tokens of a pair's second text fit beside the first text and the special tokens."""
         marked = zip(row["segments"], row["special_tokens_mask"], strict=True)
@@ -208,7 +257,8 @@ class TokenizerEncoder:
         if fast:
             options["return_offsets_mapping"] = True
         # `verbose` off: the length is checked here.
-        row = self.tokenizer(first, second, return_special_tokens_mask=True, verbose=False, **options)
+        with TOKENIZING:
+            row = self.tokenizer(first, second, return_special_tokens_mask=True, verbose=False, **options)
         if fast:
             return {**row, "segments": _segments(row.sequence_ids(0))}
         return {**row, **self._located(row, first, second)}

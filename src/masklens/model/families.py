@@ -22,7 +22,9 @@ from ..tasks.classification import Classification, MultiLabel, Regression
 from ..tasks.lm import CausalLM, MaskedLM, Seq2SeqLM
 from ..tasks.spans import QuestionAnswering
 from ..tasks.tagging import TokenClassification
+from .places import check_place, not_loaded
 from .tap import Point, overridden
+from .tokenizer import load_tokenizer
 
 Blocks = str | Callable[[nn.Module], Sequence[nn.Module]]
 
@@ -335,33 +337,16 @@ def load_pretrained(
 
     A GGUF file is a causal language model.
     """
+    from safetensors import SafetensorError
+
+    if "subfolder" not in options:
+        check_place(path, gguf_file)
     everywhere: dict[str, Any] = {name: options.pop(name) for name in _WHERE if name in options}
     everywhere["trust_remote_code"] = trust_remote_code
-    if os.path.isabs(path) and not os.path.exists(path):
-        raise ModelError(f"there is no folder {os.fspath(path)!r}; give one that holds a model, or a hub id")
     try:
         return _load(path, dtype, gguf_file, everywhere, options)
-    except OSError as error:
-        raise ModelError(
-            f"no model could be loaded from {os.fspath(path)!r}: {_first_line(error)} Give a folder with "
-            f"config.json, model.safetensors and a tokenizer, or a hub id that can be reached"
-        ) from error
-    except ValueError as error:
-        if "requires `accelerate`" in str(error):
-            raise ModelError(
-                "device_map= needs the package accelerate; install it with: pip install accelerate"
-            ) from error
-        if "trust_remote_code" not in str(error):
-            raise
-        raise ModelError(
-            f"{os.fspath(path)!r} comes with code of its own, which is not run; if you trust its author, "
-            f"give trust_remote_code=True"
-        ) from error
-
-
-def _first_line(error: Exception) -> str:
-    line = str(error).strip().split("\n")[0]
-    return line if line.endswith(".") else f"{line}."
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError) as error:
+        raise not_loaded(path, error) from error
 
 
 def _load(
@@ -382,10 +367,11 @@ def _load(
     if dtype is not None:
         options["dtype"] = dtype
     options["output_loading_info"] = True
+    tokenizer = load_tokenizer(path, everywhere)
     with quiet():
         model, info = getattr(transformers, loader).from_pretrained(path, **everywhere, **options)
     _check_weights(model, info, path)
-    return model, transformers.AutoTokenizer.from_pretrained(path, **everywhere)
+    return model, tokenizer
 
 
 @contextmanager

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import MethodError
+from ..errors import MethodError, ModelError
 from ..tasks.classification import Classification
 from .batch import Batch
 from .families import quiet
+from .places import check_place
 from .subject import Subject
 
 REMEDY = (
@@ -88,6 +89,10 @@ def _own_language_model(subject: Subject) -> nn.Module:
 
 
 def _from_path(path: str, subject: Subject) -> nn.Module:
+    try:
+        check_place(path)
+    except ModelError as error:
+        raise MethodError(f"{error}; {REMEDY}") from error
     found = _load(path, local=False)
     if found is None:
         raise MethodError(f"{path!r} holds no language model with its head; {REMEDY}")

@@ -28,15 +28,12 @@ from ..errors import MethodError, ModelError
 from ..progress import track
 from .batch import Batch
 from .families import at_places, takes_positions
-from .memory import even, in_halves
+from .memory import TOKENS_AT_ONCE, even, in_halves
 from .subject import Subject
 
 Manner = Literal["mask", "drop"]
 Answer = Callable[[Tensor, Batch, Tensor], Tensor]
 """from the texts of some views (views,), their batch and their output to what is wanted, (views, ...)"""
-
-TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 32768}
-"""tokens of one forward pass, unless another number is given"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +90,7 @@ class Masked:
         """
         rows, keep = (one.to(self.batch.valid.device) for one in (rows, keep))
         if not len(rows):
-            return torch.zeros(0, device=rows.device)
+            return torch.zeros(0, device=rows.device, dtype=torch.float32)
 
         def work(some: list[int]) -> Tensor:
             return answer(rows[some], *self.run(rows[some], keep[some]))
@@ -140,7 +137,7 @@ class Masked:
         batch.inputs["attention_mask"] = batch.inputs["attention_mask"] * valid
         if self.how == "drop":
             return batch, self.subject.run(batch).output
-        with at_places(self.subject.module, places) as positions:
+        with self.subject.frozen(), at_places(self.subject.module, places) as positions:
             batch.inputs.update(positions)
             return batch, self.subject.run(batch).output
 

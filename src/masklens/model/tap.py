@@ -7,10 +7,12 @@
 
 A replacement is a tensor, or a function from the state to a tensor of the same shape. Gradients flow
 through recorded and replaced states. At the end of the block all hooks are removed, also after an exception.
+A hook sees the calls of every thread: `Subject` holds the model's lock around a tap (see locks.py).
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from typing import Any, Literal, TypeVar
 from torch import Tensor, nn
 
 from ..errors import SiteError
+from .locks import lock_of
 
 K = TypeVar("K")
 Replacement = Tensor | Callable[[Tensor], Tensor]
@@ -45,9 +48,16 @@ class Point:
 
 @contextmanager
 def watch(module: nn.Module, call: Callable[[], None]) -> Iterator[None]:
-    """Inside the block, run `call` before every forward pass of the module. An exception stops the pass."""
-    with module.register_forward_pre_hook(lambda *_: call()):
+    """Inside the block, run `call` before every forward pass of the module in this thread. An exception stops
+    the pass."""
+    own = threading.get_ident()
+    with lock_of(module):
+        handle = module.register_forward_pre_hook(lambda *_: call() if threading.get_ident() == own else None)
+    try:
         yield
+    finally:
+        with lock_of(module):
+            handle.remove()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..layers import row_name, site_name
 from .colours import MISSING, Scale, Theme, colours, hexadecimal, ink, scale
-from .labels import part_names, printable, shortened
+from .labels import part_names, printable, proof_sentences, shortened, with_probability
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
@@ -67,6 +67,8 @@ class Picture:
     low: str
     high: str
     unit: str
+    proof: str
+    """what verification found, in a sentence; empty where it was not tried"""
 
     @property
     def used(self) -> list[str]:
@@ -95,7 +97,9 @@ def picture(attribution: Attribution, per_site: bool = False) -> Picture:
     high = "1" if shown.strongest is None else f"{shown.strongest:.3g}"
     return Picture(
         method=printable(a.method),
-        prediction=printable(a.prediction),
+        prediction=printable(
+            with_probability(a.prediction, a.verification) if a.verification else a.prediction
+        ),
         target=printable(a.target),
         settings=tuple(settings),
         sites=names,
@@ -104,6 +108,9 @@ def picture(attribution: Attribution, per_site: bool = False) -> Picture:
         low=f"−{high}" if shown.signed else "0",
         high=high,
         unit=_unit(a, per_site),
+        proof=f"{site_name(a.verification.site)}: {proof_sentences(a.verification)}"
+        if a.verification
+        else "",
     )
 
 
