@@ -78,6 +78,9 @@ class GroupTable:
                 return group
         raise KeyError(f"no group {name!r}; there are {', '.join(g.name for g in self.groups)}")
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         width = max([len(self.by), *(len(g.name) for g in self.groups)])
         lines = [f"{self.by:<{width}}  tokens    mean  95% interval"]

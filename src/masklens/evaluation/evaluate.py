@@ -13,6 +13,7 @@ from ..attribution import Attribution
 from ..checks import check_seed, did_you_mean
 from ..errors import MethodError
 from ..model.subject import as_subject
+from ..progress import track
 from ..tasks.answers import answer_scores
 from ..tasks.spans import QuestionAnswering
 from . import faithfulness
@@ -194,12 +195,15 @@ def measure(
     views: Views, sets: Mapping[str, Sequence[Attribution]], names: Sequence[str], draws: int, seed: int
 ) -> Iterator[tuple[str, dict[str, list[Measured]]]]:
     """For each row of the table, what each measure gives for the texts: one result, or one a random draw."""
-    for row, site, chosen in attribution_rows(sets):
+    for row, site, chosen in track(list(attribution_rows(sets)), "measuring"):
         ranking = rank(views, chosen, site)
         yield row, {name: [METRICS[name].function(views, ranking)] for name in names}
     if draws and names:
         rankings = random_rankings(views, draws, seed)
-        yield "random", {name: [METRICS[name].function(views, one) for one in rankings] for name in names}
+        drawn = [
+            [METRICS[name].function(views, one) for name in names] for one in track(rankings, "random orders")
+        ]
+        yield "random", dict(zip(names, map(list, zip(*drawn, strict=True)), strict=True))
 
 
 def _cell(found: Sequence[Measured], seed: int) -> Cell:

@@ -43,7 +43,9 @@ def information_bottleneck(
     averaged over features and tokens. One noise sample per step, centered RMSprop, each text by itself.
 
     Args:
-        n_steps, lr, weight: the DiffMask paper's settings for SST; its toy task and SQuAD use 500 steps.
+        n_steps: steps of learning for a text; the default is the DiffMask paper's for SST, whose toy task
+            and SQuAD use 500.
+        weight: what a nat of information costs beside the loss of the prediction.
         statistics: (mean, std), each a tensor that broadcasts to the state, or a dict of them by site. By
             default those of the text's own states over its tokens, so that a text's result does not depend
             on the texts beside it; statistics of a corpus are what the paper uses.

@@ -40,8 +40,10 @@ def guan(
     centered RMSprop, each text by itself.
 
     Args:
-        n_steps, lr, weight: the DiffMask paper's settings for SST. Its toy task: 500 steps, weight 1 over
-            1,000 texts together, that is 0.001 for each; SQuAD: 500 steps, weight 5.
+        n_steps: steps of learning for a text; the default is the DiffMask paper's for SST, whose toy task
+            and SQuAD use 500.
+        weight: what the noise's entropy is worth; 0.1 for SST, 0.001 for the toy task (1 over 1,000 texts
+            together), 5 for SQuAD.
         score: "inverse" for 1 / sigma, or "negative" for -sigma (the paper's SST figure).
     """
     check_count("n_steps", n_steps)
