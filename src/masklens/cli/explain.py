@@ -68,9 +68,10 @@ def explain(
         ways = choose_ways(method, lenses, lm_head, option)
         found = explain_all(subject, wanted, ways, target, seed, windows)
         lines: list[str] = []
+        proved: Mapping[str, Sequence[Attribution]] = {}
         if verify:
-            found, lines = prove(subject, found, ways, guard)
-        attributions = text_by_text(list(found.values()))
+            proved, lines = prove(subject, found, ways, guard)
+        attributions = text_by_text(list((proved if verify else found).values()))
         if out:
             with waiting(f"writing {out}"):
                 write(attributions, out, subject if verify else None, lenses, guard)
