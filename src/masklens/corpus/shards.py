@@ -87,7 +87,7 @@ def columns_of(
 
 
 def _verification(proofs: Sequence[Verification], count: int) -> pa.Array:
-    rows = [verification_record(proof) for proof in proofs]
+    rows: list[Any] = [verification_record(proof) for proof in proofs]
     return pa.array(rows or [None] * count, SCHEMA.field("verification").type)
 
 
