@@ -75,6 +75,7 @@ def evaluate_corpora(
     replace: Any = "mask",
     seed: int = 0,
     limit: int | None = None,
+    normalised: bool = False,
 ) -> Table:
     """Measure corpus runs over the same input, beside random orders, in one table.
 
@@ -97,7 +98,7 @@ def evaluate_corpora(
         texts = [a.text for a in next(iter(sets.values()))]
         views = Views(subject, texts, labels, shared_targets(sets), how=replace)
         weights = sample_weights(seed, number, len(texts))
-        for row, found in measure(views, sets, names, random_draws, seed):
+        for row, found in measure(views, sets, names, random_draws, seed, normalised):
             draws = random_draws if row == "random" else 1
             here = columns.setdefault(row, {name: RunningCell(draws) for name in names})
             for name in names:
@@ -107,7 +108,8 @@ def evaluate_corpora(
             notes = [note for name, some in sets.items() for note in warn_of_problems(name, some)]
     if not count:
         raise MethodError("the runs have no row in common; evaluate runs over the same input")
-    return _table(columns, names, notes, settings_of(count, labelled, replace, random_draws, seed))
+    settings = settings_of(count, labelled, replace, random_draws, seed, normalised)
+    return _table(columns, names, notes, settings)
 
 
 def _check(metrics: Sequence[str] | None, runs: Mapping[str, str]) -> tuple[str, ...]:
