@@ -1,12 +1,14 @@
 """The command line: quick help, clean output, one-line errors."""
 
 import ast
+import inspect
 import io
 import json
 import os
 import re
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -97,6 +99,22 @@ def test_one_method_is_described_with_its_options():
     assert call("methods", "nothing").exit_code == 2
 
 
+def test_every_option_of_every_method_is_explained_by_itself():
+    from masklens.cli.methods import documentation, option_rows
+    from masklens.methods.registry import METHODS, load_all
+
+    load_all()
+    for method in METHODS.values():
+        meanings = documentation(inspect.getdoc(method.function) or "")[1]
+        said = [meaning for _, _, meaning in option_rows(method.options, meanings)]
+        assert all(said) and len(set(said)) == len(said), method.name
+
+
+def test_costs_are_shown_for_the_default_options():
+    said = " ".join(call("methods").stdout.split())
+    assert "integrated_gradients 100 (2 n_steps) Gradient" in said and "shapley n_samples a token" in said
+
+
 @pytest.mark.parametrize(
     "command", ["demo", "explain", "report", "serve", "fit", "evaluate", "corpus", "methods"]
 )
@@ -184,19 +202,22 @@ def test_a_warning_is_one_line_without_source(monkeypatch):
     assert done.stderr == "warning: something about --lens and more\n"
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
 def test_a_wait_is_shown_on_a_terminal_alone(monkeypatch):
-    from masklens.cli.console import waiting
+    from masklens import progress
+    from masklens.cli.console import working
 
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
+    monkeypatch.setattr(progress, "MOMENT", 0.0)
     for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setenv("TERM", "xterm")
-        with waiting("loading the model"):
-            pass
-        assert ("loading the model ..." in stream.getvalue()) is shown
+        with working(), progress.stage("loading the model"):
+            time.sleep(0.3)
+        assert ("loading the model" in stream.getvalue()) is shown
 
 
 def test_loading_weights_shows_no_bar():
@@ -204,6 +225,8 @@ def test_loading_weights_shows_no_bar():
         [sys.executable, "-m", "masklens", "explain", "good", "--method", "gradient", "--json"],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
+    assert done.returncode == 0 and done.stderr == ""
+    done = run_python("import masklens; masklens.Subject.default()")
     assert done.returncode == 0 and done.stderr == ""
 
 
@@ -217,8 +240,11 @@ def test_texts_come_from_standard_input(monkeypatch):
     assert [row["text"] for row in json.loads(done.stdout)] == ["one", "two"], done.stderr
     reading._standard_input.cache_clear()
     assert CliRunner().invoke(app, [*common, "--input", "-"], input="").exit_code == 2
-    done = CliRunner().invoke(app, [*common, "-"], input="one\n")
-    assert done.exit_code == 2 and "give --input -" in done.stderr
+    reading._standard_input.cache_clear()
+    done = CliRunner().invoke(app, [*common, "-"], input="id,text\n1,one\n")
+    assert [row["text"] for row in json.loads(done.stdout)] == ["one"], done.stderr
+    done = CliRunner().invoke(app, [*common, "-", "two"], input="one\n")
+    assert done.exit_code == 2 and "stands alone" in done.stderr
 
 
 def test_options_of_a_method(monkeypatch):

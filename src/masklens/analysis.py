@@ -26,9 +26,9 @@ from .words import best_shared
 
 T = TypeVar("T")
 
-Span = tuple[int, int, str]
+LabelledSpan = tuple[int, int, str]
 """the first character, the end, and the label"""
-Labels = Sequence[str | None] | Sequence[Span]
+Labels = Sequence[str | None] | Sequence[LabelledSpan]
 """of one text: a label for each token (None leaves it out), or spans"""
 Value = Literal["sum", "mean", "deepest"]
 AT_ONCE = 256
@@ -78,6 +78,9 @@ class GroupTable:
                 return group
         raise KeyError(f"no group {name!r}; there are {', '.join(g.name for g in self.groups)}")
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         width = max([len(self.by), *(len(g.name) for g in self.groups)])
         lines = [f"{self.by:<{width}}  tokens    mean  95% interval"]
@@ -118,7 +121,7 @@ class GroupTable:
         """Draw the means as bars with their intervals, and return the figure."""
         from .reports.bars import draw
 
-        names = {"sum": "sum of scores over sites", "deepest": "score at the deepest site"}
+        names = {"sum": "sum of scores over layers", "deepest": "score at the deepest layer"}
         return draw(self.groups, ax, title, axis or names.get(self.value, "mean score"))
 
 
@@ -272,7 +275,7 @@ def load_spacy() -> Any:
     )
 
 
-def aligned(attribution: Attribution, spans: Sequence[Span]) -> list[str | None]:
+def aligned(attribution: Attribution, spans: Sequence[LabelledSpan]) -> list[str | None]:
     """For each token the label of the span it shares most characters with; None if it shares none."""
     found = best_shared(attribution.offsets, [(start, end) for start, end, _ in spans])
     return [None if k < 0 else spans[k][2] for k in found]

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from .errors import FileError
 from .files import FileModel, PlainText, check_writable, encodable, validate, whole
+from .layers import site_name
 from .reading import Columns, records
 from .verification import Verification, from_record, verification_record, verification_schema
 from .words import word_groups, word_span
@@ -26,9 +28,11 @@ MOST_CELLS = 2 * 10**7
 """what one file may take of memory, in scores: about 300 MB"""
 CELLS_OF_A_TOKEN, CELLS_OF_A_TEXT = 10, 50
 """what else is kept of a token and of a text, in scores"""
+SHOWN = 5
+"""texts of a list that a notebook or a prompt shows"""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Attribution:
     """Scores of one text's tokens at one or more sites.
 
@@ -105,10 +109,63 @@ class Attribution:
 
         return plot(self.words() if words else self, ax=ax, per_site=per_site)
 
+    def __repr__(self) -> str:
+        shape = f"{_counted(len(self.tokens), 'token')}, {_counted(len(self.sites), 'layer')}"
+        text = self.text if isinstance(self.text, str) else " | ".join(self.text)
+        short = shorten(text, 60, placeholder=" ...")
+        return f"Attribution({short!r}: {self.target!r}, {self.method}, {shape})"
+
     def _repr_html_(self) -> str:
         from .reports.fragment import fragment
 
         return fragment(self)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+class Explanations(list[Attribution]):
+    """Attributions in the order of their texts, and the seconds it took to make them all, where known."""
+
+    def __init__(self, attributions: Iterable[Attribution] = (), seconds: float | None = None) -> None:
+        super().__init__(attributions)
+        self.seconds = seconds
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with a row for each text, layer and token."""
+        import pandas
+
+        frames = [_frame(i, a) for i, a in enumerate(self)]
+        return pandas.concat(frames or [pandas.DataFrame()], ignore_index=True)
+
+    def __repr__(self) -> str:
+        lines = [repr(a) for a in self[:SHOWN]]
+        lines += [f"... {len(self) - SHOWN:,} more"] if self[SHOWN:] else []
+        return "\n".join([_counted(len(self), "attribution"), *lines])
+
+    def _repr_html_(self) -> str:
+        more = f"<p>{len(self) - SHOWN:,} more</p>" if self[SHOWN:] else ""
+        return "".join(a._repr_html_() for a in self[:SHOWN]) + more
+
+
+def _frame(number: int, a: Attribution) -> Any:
+    """The rows of one text: all tokens of the first layer, then all of the second, ..."""
+    import pandas
+
+    sites, tokens = a.scores.shape
+    starts, ends = np.array(a.offsets, dtype=int).reshape(-1, 2).T
+    each = {"token": a.tokens, "start": starts, "end": ends, "special": a.special, "segment": a.segments}
+    return pandas.DataFrame(
+        {
+            "text": number,
+            "site": np.repeat(a.sites, tokens),
+            "layer": np.repeat([site_name(site) for site in a.sites], tokens),
+            **{name: np.tile(np.array(values), sites) for name, values in each.items()},
+            "score": a.scores.ravel(),
+            **{name: getattr(a, name) for name in ("prediction", "target", "method")},
+        }
+    )
 
 
 def _source(attribution: Attribution, i: int) -> str:
@@ -143,7 +200,7 @@ def _row(attribution: Attribution) -> dict[str, Any]:
 
 Word = Annotated[PlainText, Field(max_length=10**6)]
 Site = Annotated[int, Field(ge=0, le=10**5)]
-Span = Annotated[list[int], Field(min_length=2, max_length=2)]
+SavedSpan = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
 class Saved(FileModel):
@@ -155,7 +212,7 @@ class Saved(FileModel):
         | Annotated[list[PlainText], Field(min_length=1, max_length=2)]
     )
     tokens: Annotated[list[Word], Field(max_length=MOST_TOKENS)]
-    offsets: list[Span]
+    offsets: list[SavedSpan]
     special: list[bool]
     segments: list[Annotated[int, Field(ge=0, le=1)]]
     sites: Annotated[list[Site], Field(min_length=1)]
@@ -255,12 +312,12 @@ def _write_json(attributions: Sequence[Attribution], path: Path) -> None:
 _WRITERS = {".parquet": _write_parquet, ".json": _write_json}
 
 
-def load(path: str | os.PathLike[str]) -> list[Attribution]:
+def load(path: str | os.PathLike[str]) -> Explanations:
     """Read what `save` wrote."""
     path = Path(path)
     if path.suffix not in _WRITERS:
         raise FileError(f"cannot load attributions from {path.suffix or path.name!r}; use .parquet or .json")
-    return within_memory((from_row(row, where) for where, row in saved_rows(path)), path)
+    return Explanations(within_memory((from_row(row, where) for where, row in saved_rows(path)), path))
 
 
 def within_memory(attributions: Iterable[Attribution], path: Path) -> list[Attribution]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -13,9 +14,10 @@ import masklens
 from ..files import check_writable
 from ..layers import site_name
 from ..model.default import HOME, OVER
+from ..progress import stage
 from ..reading import read_labels, read_texts
 from . import options
-from .console import draw, print_json, waiting, working
+from .console import draw, print_json, working
 from .inputs import load_subject
 
 if TYPE_CHECKING:
@@ -65,16 +67,17 @@ def run(out: Path, device: str | None = None, seed: int = 0) -> Demo:
     check_writable(out / "report.html")
     subject = load_subject(None, device)
     texts, labels = read_reviews()
-    with waiting(f"explaining {len(texts)} reviews in four ways"):
+    with stage(f"explaining {len(texts)} reviews in four ways"):
         lenses = {over: masklens.DiffMask.default(subject, over) for over in OVER}
         sets: dict[str, Sequence[Attribution]] = {
             f"diffmask ({over})": lens.explain(texts, seed=seed) for over, lens in lenses.items()
         }
         sets["decoded_gradcam"] = masklens.explain(subject, texts, "decoded_gradcam", lm_head=HOME, seed=seed)
         sets[GRADIENTS] = masklens.explain(subject, texts, GRADIENTS, seed=seed)
-    with waiting("playing the hiding and revealing games"):
+    with stage("playing the hiding and revealing games"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the report has them, beside the table
         table = masklens.evaluate(subject, sets, labels=labels, metrics=["revealing", "hiding"], seed=seed)
-    with waiting("verifying and writing the report"):
+    with stage("verifying and writing the report"):
         made = masklens.report(
             sets,
             out / "report.html",
@@ -91,9 +94,14 @@ def run(out: Path, device: str | None = None, seed: int = 0) -> Demo:
     return Demo(made, most_changing(sets[INPUTS]), summary(sets, labels, proofs, table, line))
 
 
+ROOM = 69
+"""columns for tokens on a terminal of 80, beside the names of layers"""
+
+
 def most_changing(found: Sequence[Attribution]) -> Attribution:
-    """The text whose keep probabilities differ most from layer to layer."""
-    return max(found, key=lambda a: float(a.scores.std(0).mean()))
+    """Of the texts that fit on a line, the one whose keep probabilities differ most from layer to layer."""
+    short = [a for a in found if sum(max(len(token), 5) + 1 for token in a.tokens) <= ROOM]
+    return max(short or found, key=lambda a: float(a.scores.std(0).mean()))
 
 
 def read_reviews() -> tuple[list[str], list[str]]:

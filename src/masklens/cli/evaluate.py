@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import masklens
 
+from ..progress import stage
 from . import options
-from .console import print_json, show, tell, waiting, working
+from .console import print_json, show, tell, working
 from .inputs import (
     check_methods,
     choose_ways,
@@ -92,7 +93,7 @@ def evaluate(
             lenses = load_lenses(model, subject, lens, method)
             ways = choose_ways(method, lenses, lm_head, option)
             sets |= explain_all(subject, wanted, ways, target, seed, windows)
-        with waiting("measuring"):
+        with stage("measuring"):
             table = (
                 measure_runs(subject, runs, metric, draws, seed, limit, normalised)
                 if runs

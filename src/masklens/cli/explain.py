@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from ..progress import stage
 from . import options
-from .console import draw, print_json, tell, waiting, working
+from .console import draw, print_json, tell, working
 from .inputs import check_methods, check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
 
 if TYPE_CHECKING:
@@ -68,13 +69,15 @@ def explain(
         subject = load_subject(model, device, truncate, max_length, trust_remote_code)
         lenses = load_lenses(model, subject, lens, method)
         ways = choose_ways(method, lenses, lm_head, option)
+        found: Mapping[str, Sequence[Attribution]]
         found = explain_all(subject, wanted, ways, target, seed, windows)
         lines: list[str] = []
+        proved: Mapping[str, Sequence[Attribution]] = {}
         if verify:
-            found, lines = prove(subject, found, ways, guard)
-        attributions = text_by_text(list(found.values()))
+            proved, lines = prove(subject, found, ways, guard)
+        attributions = text_by_text(list((proved if verify else found).values()))
         if out:
-            with waiting(f"writing {out}"):
+            with stage(f"writing {out}"):
                 write(attributions, out, subject if verify else None, lenses, guard)
             tell(f"wrote {out}")
     if as_json:
@@ -100,7 +103,7 @@ def prove(
     from ..verification import control_line
 
     question, lines, proved = Question(guard=guard), [], {}
-    with waiting("verifying"):
+    with stage("verifying"):
         verifier = Verifier(subject, [a.text for a in next(iter(found.values()))])
         random = verifier.random(question) if any(not way.lenses for way in ways.values()) else []
         for name, some in found.items():

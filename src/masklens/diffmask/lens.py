@@ -31,6 +31,7 @@ from ..model.batch import as_texts
 from ..model.default import HOME
 from ..model.masking import Baseline
 from ..model.subject import Subject
+from ..progress import stage
 from .class_bias import class_biases
 from .forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
 from .networks import MaskRow, Over, Probe, rows_for, seeded
@@ -146,10 +147,11 @@ class DiffMask:
         if report:
             report(describe_time(training))
         training.run(show_progress)
-        objective.calibrate()
-        judged = diagnostics(rows, objective.judge(held), chosen.margin)
-        found = [d._replace(ok=d.ok and len(held) >= FEWEST_HELD_OUT) for d in judged]
-        events = [str(one) for one in class_biases(probe, held)]
+        with stage("calibrating and judging the lens"):
+            objective.calibrate()
+            judged = diagnostics(rows, objective.judge(held), chosen.margin)
+            found = [d._replace(ok=d.ok and len(held) >= FEWEST_HELD_OUT) for d in judged]
+            events = [str(one) for one in class_biases(probe, held)]
         return cls(subject, probe.eval().requires_grad_(False), over, chosen, found, events, training.history)
 
     def _warn(self) -> None:
@@ -368,7 +370,7 @@ def _samples(module: nn.Module) -> Iterator[bytes]:
 
 
 def card(lens: DiffMask) -> str:
-    """A page about a lens: what it was fitted on and how good it is at every site."""
+    """A page about a lens: what it was fitted on and how good it is at every layer."""
     rows = "\n".join(
         f"| {site_name(d.site)} | {1 - d.kept:.1%} ± {1.96 * d.kept_error:.1%} | {d.divergence:.4f} | "
         f"{d.agreement:.1%} | {'yes' if d.ok else 'NO'} |"
@@ -429,7 +431,12 @@ def diffmask(
 ) -> Tensor:
     """P(kept) of every token. With a lens: predicted from the states (one forward pass). Without: free
     masks learned for each text alone at each site, which prunes more than the model "knows" it can
-    (Figure 12b with `learn_baseline`, 12c without)."""
+    (Figure 12b with `learn_baseline`, 12c without).
+
+    Args:
+        lens: a fitted lens of this model. The other options are for masks that are learned without one.
+        learn_baseline: learn what replaces a dropped state as well, instead of zero.
+    """
     if lens is None:
         return diffmask_per_text(request, margin, steps, lr, learn_baseline)
     if lens.subject.module is not request.subject.module:

@@ -19,6 +19,7 @@ from ..methods.baselines import absent_state, mask_or_zero
 from ..methods.batching import stacked
 from ..methods.registry import Request, register
 from ..model.masking import edited_run
+from ..progress import track
 from .gates import HardConcrete
 from .multipliers import AIM, Multipliers
 from .networks import THRESHOLD
@@ -123,7 +124,7 @@ def learn(masks: FreeMasks, margin: float, steps: int, lr: float) -> Tensor:
     multipliers = Multipliers(len(masks.batch), AIM * margin, masks.state.device)
     good = masks.values.detach().clone()
     valid = masks.batch.valid
-    for step in range(steps):
+    for step in track(range(steps), "learning masks"):
         sharp = step >= SHARPEN * steps
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * min(1.0, 0.1 + 3 * (1 - (step + 1) / steps))

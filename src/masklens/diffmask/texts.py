@@ -12,6 +12,7 @@ from torch import Tensor
 from ..attribution import Text
 from ..model.batch import Batch, moved
 from ..model.subject import Run, Subject
+from ..progress import track
 
 CHUNK = {"cpu": 64, "cuda": 512}
 """texts of one forward pass without gradients"""
@@ -157,7 +158,7 @@ class FrozenTexts:
     def _compute_all(self) -> Run:
         found: Run | None = None
         room = int(self._columns.sum()) + 1  # the last one is padding's
-        for rows in self.chunks():
+        for rows in track(list(self.chunks()), "running the model on the texts"):
             batch = self._batch(rows)
             run = self.subject.states(batch, self.sites)
             if found is None:

@@ -14,6 +14,7 @@ from ..attribution import Attribution
 from ..checks import check_seed, did_you_mean
 from ..errors import MethodError
 from ..model.subject import as_subject
+from ..progress import track
 from ..tasks.answers import answer_scores
 from ..tasks.spans import QuestionAnswering
 from . import faithfulness
@@ -215,12 +216,16 @@ def measure(
     """For each row of the table, what each measure gives for the texts: one result, or one a random draw."""
     areas = [name for name in names if METRICS[name].area] if normalised else []
     limits = _limits(views, areas)
-    for row, site, chosen in attribution_rows(sets):
+    for row, site, chosen in track(list(attribution_rows(sets)), "measuring"):
         ranking = rank(views, chosen, site)
         yield row, {name: [_measured(name, views, ranking, limits)] for name in names}
     if draws and names:
         rankings = random_rankings(views, draws, seed)
-        yield "random", {name: [_measured(name, views, one, limits) for one in rankings] for name in names}
+        drawn = [
+            [_measured(name, views, one, limits) for name in names]
+            for one in track(rankings, "random orders")
+        ]
+        yield "random", dict(zip(names, map(list, zip(*drawn, strict=True)), strict=True))
 
 
 def _limits(views: Views, areas: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:

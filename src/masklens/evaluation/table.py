@@ -155,6 +155,9 @@ class Table:
     def _width(self, console: Any, columns: Sequence[tuple[str, list[str]]]) -> int:
         return console.measure(self._part(columns), options=console.options.update(width=10_000)).maximum
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         from rich.console import Console
 

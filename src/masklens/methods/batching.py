@@ -11,6 +11,7 @@ from ..errors import MethodError
 from ..model.batch import Batch
 from ..model.masking import Baseline, Masked
 from ..model.memory import even
+from ..progress import track
 from ..tasks.base import per_text
 from .registry import Request
 
@@ -32,7 +33,8 @@ def rows_at_once(batch: Batch, width: int, internal_batch_size: int | None) -> i
 
 def pairs(examples: int, steps: int, limit: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Every (example, step) pair, an example's steps together, at most `limit` pairs at a time."""
-    for index in torch.arange(examples * steps).split(even(examples * steps, limit)):
+    parts = torch.arange(examples * steps).split(even(examples * steps, limit))
+    for index in track(parts, "running the model"):
         yield index // steps, index % steps
 
 
@@ -46,7 +48,7 @@ def masked_at(request: Request, site: int, baseline: Tensor, internal_batch_size
 
 def stacked(request: Request, score: Callable[[int], Tensor]) -> Tensor:
     """(examples, sites, tokens) from a function that gives the scores (examples, tokens) of one site."""
-    return torch.stack([score(site) for site in request.sites], dim=1)
+    return torch.stack([score(site) for site in track(request.sites, "layers")], dim=1)
 
 
 def site_by_site(request: Request, score: Callable[[Request, int], Tensor]) -> Tensor:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from ..attribution import Attribution, Text
+from ..attribution import Attribution, Explanations, Text
 from ..checks import check_seed
 from ..errors import OutputError
 from ..model.batch import Batch, as_texts
 from ..model.memory import BatchSize, tokens_at_once
 from ..model.subject import Subject, as_subject
+from ..progress import showing, stage
 from ..tasks.base import per_text
 from .registry import Method, Request, find
 
@@ -25,14 +25,6 @@ TOKENISED = 1024
 """texts that are tokenised together"""
 WINDOWS_AT_ONCE = 32
 """windows of a long context that go through the model at once, where no batch size is given"""
-
-
-class Explanations(list[Attribution]):
-    """Attributions in the order of their texts, and the seconds it took to make them all."""
-
-    def __init__(self, attributions: Iterable[Attribution], seconds: float) -> None:
-        super().__init__(attributions)
-        self.seconds = seconds
 
 
 def explain(
@@ -52,7 +44,7 @@ def explain(
 
     Args:
         subject: a Subject, or a Hugging Face pipeline.
-        texts: a text, or any number of them; a text is a string or a pair of strings.
+        texts: a text, or a list, column or generator of them; a text is a string or a pair of strings.
         method: a name from `masklens.methods()`.
         target: a class id or name (one, or a list with one per text); by default the predicted one.
         batch_size: texts that go through the model at once; by default as many as are fast and fit into
@@ -75,12 +67,12 @@ def explain(
     settings = {"seed": seed, "baselines": baselines, **options}
     size = BatchSize(batch_size, tokens_at_once(subject.module, subject.device))
     results: list[Attribution | None] = [None] * len(texts)
-    with _counted(len(texts), show_progress) as count:
+    with showing(show_progress), stage(method, len(texts)) as update:
         for rows, batch in _encoded(subject, texts, targets):
             made = _explain_all(subject, chosen, batch, [targets[i] for i in rows], where, settings, size)
             for i, attribution in made:
                 results[rows[i]] = _noted(attribution, notes[rows[i]])
-                count()
+                update(advance=1)
     return Explanations((a for a in results if a is not None), time.perf_counter() - start)
 
 
@@ -110,19 +102,6 @@ def chosen_sites(
     if sites is None:
         return method.default_sites(subject) if lens is None else lens.sites
     return subject.sites if sites == "all" else subject.check_sites(int(site) for site in sites)
-
-
-@contextmanager
-def _counted(total: int, shown: bool) -> Iterator[Callable[[], None]]:
-    """A function to call for every text that is done, with a progress bar."""
-    if not shown:
-        yield lambda: None
-        return
-    from rich.progress import Progress
-
-    with Progress() as bar:
-        task = bar.add_task("explain", total=total)
-        yield lambda: bar.advance(task)
 
 
 def _encoded(
@@ -186,7 +165,6 @@ def records(request: Request, method: Method, scores: Tensor, settings: dict[str
     predictions = task.describe(task.predict(request.reference, batch), batch)
     targets = task.describe(request.target, batch)
     shown = shown_settings(settings)
-    cut = {"truncated": True}
     return [
         Attribution(
             text=text,
@@ -199,7 +177,7 @@ def records(request: Request, method: Method, scores: Tensor, settings: dict[str
             prediction=predictions[i],
             target=targets[i],
             method=method.name,
-            settings=shown | request.notes.get(i, {}) | (cut if batch.truncated[i] else {}),
+            settings=shown | request.notes_on(i),
             merge=method.merge,
             parts=() if isinstance(text, str) else task.parts,
         )

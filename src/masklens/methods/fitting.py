@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..progress import track
 from .registry import Request
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -22,7 +23,7 @@ def fitted(request: Request, state: Tensor, start: float, n_steps: int, lr: floa
         request.batch.shape, start, device=state.device, dtype=torch.float32, requires_grad=True
     )
     optimizer = torch.optim.RMSprop([numbers], lr=lr, centered=True)
-    for _, noise in zip(range(n_steps), request.draws(state.shape[-1]), strict=False):
+    for _, noise in zip(track(range(n_steps), "steps"), request.draws(state.shape[-1]), strict=False):
         with torch.enable_grad():
             value = loss(numbers, noise.to(state)).sum()
         (numbers.grad,) = torch.autograd.grad(value, numbers)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SiteError
+from ..progress import track
 from .baselines import absent_state
 from .batching import pairs, rows_at_once, site_by_site, stacked
 from .registry import Request, check_choice, check_count, register
@@ -158,7 +159,7 @@ def smooth_gradient(
     spread = noise * _range(state, request.batch.valid)  # (examples, 1, 1)
     share = torch.tensor([1 / n_samples], dtype=torch.float32)
     total = torch.zeros_like(state)
-    for _, sample in zip(range(n_samples), request.draws(state.shape[-1]), strict=False):
+    for _, sample in zip(track(range(n_samples), "samples"), request.draws(state.shape[-1]), strict=False):
         noisy = fixed(state + spread * sample.to(state))
         total += path_gradient(request, site, noisy, share, internal_batch_size, objective)
     return total

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import MethodError
+from ..progress import track
 from .baselines import absent_state, mask_or_zero
 from .batching import masked_at, rows_at_once, site_by_site
 from .gradient import fixed, path_gradient
@@ -148,7 +149,8 @@ def lime(
     of tokens it keeps.
 
     Args:
-        n_samples, drop: how many texts to try, and the probability of a token being taken away in each.
+        n_samples: how many texts with tokens taken away to try.
+        drop: the probability of a token being taken away.
         penalty: of the squared coefficients.
 
     The baseline is the mask token, or zero where there is none, unless `baselines` says otherwise.
@@ -211,7 +213,7 @@ def _expected_gradient(
     which = (draws[..., 0] * baselines.shape[1]).long().to(state.device)  # (examples, samples)
     place = draws[..., 1].to(state)
     total = torch.zeros(state.shape[:2], device=state.device, dtype=torch.float32)
-    for k in range(n_samples):
+    for k in track(range(n_samples), "samples"):
         baseline = baselines[torch.arange(len(state)), which[:, k]]
         way = state - baseline
         point = fixed(baseline + place[:, k, None, None] * way)

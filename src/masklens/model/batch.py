@@ -131,7 +131,8 @@ def _as_text(number: int, text: Any) -> Text:
         return text
     if isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(part, str) for part in text):
         return text[0], text[1]
-    raise TextError(f"text {number} is {text!r:.80}; a text is a string or a pair of strings")
+    hint = ". Of a data set, give a column: dataset['text']" if isinstance(text, Mapping) else ""
+    raise TextError(f"text {number} is {text!r:.80}; a text is a string or a pair of strings{hint}")
 
 
 class TokenizerEncoder:

@@ -376,15 +376,22 @@ def _load(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the report of transformers about missing and unused weights; `_check_weights` reads them."""
-    from transformers import logging
+    """Silence the report of transformers about missing and unused weights, which `_check_weights` reads, and
+    its bars for reading weights from disk; bars for downloads stay."""
+    from huggingface_hub.utils.tqdm import enable_progress_bars
+    from transformers.utils import logging
 
-    before = logging.get_verbosity()
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    if bars:
+        enable_progress_bars()  # the line before has switched off those of the hub as well
     try:
         yield
     finally:
         logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _check_weights(model: nn.Module, info: Mapping[str, Any], path: Any) -> None:

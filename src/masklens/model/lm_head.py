@@ -27,11 +27,11 @@ REMEDY = (
     "id, or the model itself"
 )
 
-Head = Callable[[Tensor], Tensor]
+LogitHead = Callable[[Tensor], Tensor]
 """from states (rows, width) to logits (rows, vocabulary) in float32"""
 
 
-def find_head(subject: Subject, given: Any) -> Head:
+def find_head(subject: Subject, given: Any) -> LogitHead:
     """The head of a language model given as an object or a path, or else found with the subject itself.
 
     Any other module is taken as the head itself.

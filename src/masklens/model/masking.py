@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from ..errors import MethodError, ModelError
+from ..progress import track
 from .batch import Batch
 from .families import at_places, takes_positions
 from .lm_head import find_filler
@@ -115,8 +116,9 @@ class Masked:
             return answer(rows[some], *self.run(rows[some], keep[some]))
 
         parts = list(self._parts(rows, keep))
+        shown = track(parts, "running the model")
         with torch.no_grad():
-            found = torch.cat([result for part in parts for _, result in in_halves(work, part)])
+            found = torch.cat([result for part in shown for _, result in in_halves(work, part)])
         places = torch.tensor([place for part in parts for place in part])
         return found[places.argsort().to(found.device)]
 

@@ -1,4 +1,4 @@
-"""One attribution as a fragment of HTML, for a notebook: inline styles only, no script.
+"""One attribution as a fragment of HTML, for a notebook: its own styles only, no script.
 
 Everything that comes from a record is escaped by the template and freed of control and bidirectional
 marks first, so that a text can neither inject anything nor disturb what stands around it.
@@ -71,6 +71,12 @@ class Picture:
     """what verification found, in a sentence; empty where it was not tried"""
 
     @property
+    def used(self) -> list[str]:
+        """The names of its colours."""
+        cells = [cell for _, row in self.rows for cell in row]
+        return sorted({cell.colour for cell in (*cells, *self.legend)})
+
+    @property
     def rows(self) -> Iterator[tuple[str, list[Cell]]]:
         """The name and the cells of each site."""
         for i, site in enumerate(self.sites):
@@ -78,8 +84,9 @@ class Picture:
 
 
 def fragment(attribution: Attribution, per_site: bool = False) -> str:
-    """HTML of one attribution with inline styles only, as a notebook shows it."""
-    return template("fragment.html").render(p=picture(attribution, per_site), palette=palette("light"))
+    """HTML of one attribution as a notebook shows it: inline styles, and other colours where it is dark."""
+    shown = picture(attribution, per_site)
+    return template("fragment.html").render(p=shown, palette=palette("light"), dark=palette("dark"))
 
 
 def picture(attribution: Attribution, per_site: bool = False) -> Picture:
@@ -135,7 +142,7 @@ def _legend(signed: bool) -> tuple[Cell, ...]:
 
 def _unit(a: Attribution, per_site: bool) -> str:
     if per_site:
-        return "numbers are hundredths of each site's largest score"
+        return "numbers are hundredths of each layer's largest score"
     return "numbers are percent" if a.merge == "max" else "numbers are hundredths of the largest score"
 
 

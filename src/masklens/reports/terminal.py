@@ -61,14 +61,17 @@ class HeatMap:
                 seen = a.segments[columns[0]]
                 yield Text(names[seen], "italic")
             yield block(a, tokens, widths, columns, shown)
-        one = (
-            "the numbers are probabilities"
-            if a.merge == "max"
-            else f"1.00 is a score of {shown.strongest:.3g}"
-        )
-        yield Text(one, "dim")
+        yield Text(legend(a, shown), "dim")
         if emerged(a):
             yield Text(emerged(a))
+
+
+def legend(a: Attribution, shown: Scale) -> str:
+    """What the numbers of a map mean."""
+    if a.merge == "max":
+        return "1.00: by what the layer knows, the token is needed; 0.00: it can be replaced"
+    sign = f"; below 0 speaks against {printable(a.target)}" if shown.signed else ""
+    return f"1.00 is a score of {shown.strongest:.3g}{sign}"
 
 
 STYLES = {"sufficient": "bold green", "no better than random": "bold yellow", "not sufficient": "bold red"}
