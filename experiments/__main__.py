@@ -29,7 +29,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "model_dir": {"type": Path, "required": True, "help": "the folder of the reference checkpoints"},
     "data": {"type": Path, "required": True, "help": "the folder of the data sets"},
-    "model": {"help": "such as mpnet-sst5; of saliency, mpnet or minilm"},
+    "model": {"help": "such as mpnet-sst5; of saliency and shortcuts, mpnet or minilm"},
     "lens": {"type": Path, "help": "a folder of fitted lenses, instead of fitting them"},
     "part": {"action": "append", "help": "do only this part, such as lens or lens/inputs; may be repeated"},
     "jobs": {"type": count, "default": 1, "help": "processes side by side"},
@@ -59,6 +59,10 @@ EXPERIMENTS = {
     "emergence": Experiment(
         "Planted transformers: what lenses drop at each layer",
         ("out", "task", "seeds", "alone", "steps"),
+    ),
+    "shortcuts": Experiment(
+        "Planted words that decide: which methods find them",
+        ("out", "model_dir", "data", "model", "part", "device", "limit", "seed"),
     ),
 }
 

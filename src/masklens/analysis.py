@@ -26,9 +26,9 @@ from .words import best_shared
 
 T = TypeVar("T")
 
-Span = tuple[int, int, str]
+LabelledSpan = tuple[int, int, str]
 """the first character, the end, and the label"""
-Labels = Sequence[str | None] | Sequence[Span]
+Labels = Sequence[str | None] | Sequence[LabelledSpan]
 """of one text: a label for each token (None leaves it out), or spans"""
 Value = Literal["sum", "mean", "deepest"]
 AT_ONCE = 256
@@ -275,7 +275,7 @@ def load_spacy() -> Any:
     )
 
 
-def aligned(attribution: Attribution, spans: Sequence[Span]) -> list[str | None]:
+def aligned(attribution: Attribution, spans: Sequence[LabelledSpan]) -> list[str | None]:
     """For each token the label of the span it shares most characters with; None if it shares none."""
     found = best_shared(attribution.offsets, [(start, end) for start, end, _ in spans])
     return [None if k < 0 else spans[k][2] for k in found]

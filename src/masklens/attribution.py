@@ -200,7 +200,7 @@ def _row(attribution: Attribution) -> dict[str, Any]:
 
 Word = Annotated[PlainText, Field(max_length=10**6)]
 Site = Annotated[int, Field(ge=0, le=10**5)]
-Span = Annotated[list[int], Field(min_length=2, max_length=2)]
+SavedSpan = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
 class Saved(FileModel):
@@ -212,7 +212,7 @@ class Saved(FileModel):
         | Annotated[list[PlainText], Field(min_length=1, max_length=2)]
     )
     tokens: Annotated[list[Word], Field(max_length=MOST_TOKENS)]
-    offsets: list[Span]
+    offsets: list[SavedSpan]
     special: list[bool]
     segments: list[Annotated[int, Field(ge=0, le=1)]]
     sites: Annotated[list[Site], Field(min_length=1)]

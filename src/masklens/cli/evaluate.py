@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 of_measure = partial(options.option, "Measure")
 METRIC = "A metric, such as hiding, revealing or log_odds; repeat for several."
+NORMALISED = "Show area scores between those of the best and the worst order of each text."
 ATTRIBUTIONS = "A file of attributions: as explain writes them, or text, tokens, scores; or a corpus run."
 
 
@@ -55,6 +56,7 @@ def evaluate(
         list[str] | None, of_measure("--metric", "NAME", METRIC, show_default="seven of them")
     ] = None,
     draws: Annotated[int, of_measure("--draws", "N", "Random orders to compare with.", min=0)] = 20,
+    normalised: Annotated[bool, of_measure("--normalised", options.FLAG, NORMALISED)] = False,
     out: Annotated[Path | None, options.of_output("--out", "FILE", "Write the table to a json file.")] = None,
     as_json: options.Json = False,
     seed: options.Seed = 0,
@@ -93,9 +95,11 @@ def evaluate(
             sets |= explain_all(subject, wanted, ways, target, seed, windows)
         with stage("measuring"):
             table = (
-                measure_runs(subject, runs, metric, draws, seed, limit)
+                measure_runs(subject, runs, metric, draws, seed, limit, normalised)
                 if runs
-                else masklens.evaluate(subject, sets, gold, metric, random_draws=draws, seed=seed)
+                else masklens.evaluate(
+                    subject, sets, gold, metric, random_draws=draws, seed=seed, normalised=normalised
+                )
             )
         if out:
             table.to_json(out)
@@ -122,8 +126,11 @@ def measure_runs(
     draws: int,
     seed: int,
     limit: int | None,
+    normalised: bool,
 ) -> Table:
     """The table of corpus runs."""
     from ..corpus.evaluate import evaluate_corpora
 
-    return evaluate_corpora(subject, runs, metrics, random_draws=draws, seed=seed, limit=limit)
+    return evaluate_corpora(
+        subject, runs, metrics, random_draws=draws, seed=seed, limit=limit, normalised=normalised
+    )

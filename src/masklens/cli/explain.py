@@ -72,9 +72,10 @@ def explain(
         found: Mapping[str, Sequence[Attribution]]
         found = explain_all(subject, wanted, ways, target, seed, windows)
         lines: list[str] = []
+        proved: Mapping[str, Sequence[Attribution]] = {}
         if verify:
-            found, lines = prove(subject, found, ways, guard)
-        attributions = text_by_text(list(found.values()))
+            proved, lines = prove(subject, found, ways, guard)
+        attributions = text_by_text(list((proved if verify else found).values()))
         if out:
             with stage(f"writing {out}"):
                 write(attributions, out, subject if verify else None, lenses, guard)

@@ -34,7 +34,7 @@ AT_ONCE = 256
 """texts in memory"""
 
 
-class Column:
+class RunningCell:
     """One measure of one row of the table: a value per text, or several where there are random draws."""
 
     def __init__(self, draws: int = 1) -> None:
@@ -75,6 +75,7 @@ def evaluate_corpora(
     replace: Any = "mask",
     seed: int = 0,
     limit: int | None = None,
+    normalised: bool = False,
 ) -> Table:
     """Measure corpus runs over the same input, beside random orders, in one table.
 
@@ -90,15 +91,16 @@ def evaluate_corpora(
     """
     names = _check(metrics, runs)
     subject = as_subject(subject)
-    columns: dict[str, dict[str, Column]] = {}
+    columns: dict[str, dict[str, RunningCell]] = {}
     notes: list[str] = []
     count, labelled = 0, False
     for number, (sets, labels) in enumerate(_parts(runs, limit)):
         texts = [a.text for a in next(iter(sets.values()))]
         views = Views(subject, texts, labels, shared_targets(sets), how=replace)
         weights = sample_weights(seed, number, len(texts))
-        for row, found in measure(views, sets, names, random_draws, seed):
-            here = columns.setdefault(row, {n: Column(random_draws if row == "random" else 1) for n in names})
+        for row, found in measure(views, sets, names, random_draws, seed, normalised):
+            draws = random_draws if row == "random" else 1
+            here = columns.setdefault(row, {name: RunningCell(draws) for name in names})
             for name in names:
                 here[name].add(found[name], weights)
         count, labelled = count + len(texts), labelled or labels is not None
@@ -106,7 +108,8 @@ def evaluate_corpora(
             notes = [note for name, some in sets.items() for note in warn_of_problems(name, some)]
     if not count:
         raise MethodError("the runs have no row in common; evaluate runs over the same input")
-    return _table(columns, names, notes, settings_of(count, labelled, replace, random_draws, seed))
+    settings = settings_of(count, labelled, replace, random_draws, seed, normalised)
+    return _table(columns, names, notes, settings)
 
 
 def _check(metrics: Sequence[str] | None, runs: Mapping[str, str]) -> tuple[str, ...]:
@@ -153,7 +156,7 @@ def common(runs: Sequence[Iterator[Explained]]) -> Iterator[list[Explained]]:
 
 
 def _table(
-    columns: Mapping[str, Mapping[str, Column]],
+    columns: Mapping[str, Mapping[str, RunningCell]],
     names: Sequence[str],
     notes: list[str],
     settings: dict[str, Any],

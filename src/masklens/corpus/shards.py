@@ -87,8 +87,8 @@ def columns_of(
 
 
 def _verification(proofs: Sequence[Verification], count: int) -> pa.Array:
-    rows = [verification_record(proof) for proof in proofs] or [None] * count
-    return pa.array(rows, SCHEMA.field("verification").type)
+    rows: list[Any] = [verification_record(proof) for proof in proofs]
+    return pa.array(rows or [None] * count, SCHEMA.field("verification").type)
 
 
 def table_of(columns: Mapping[str, Any]) -> pa.Table:

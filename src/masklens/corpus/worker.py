@@ -182,7 +182,7 @@ class Worker:
         }
 
     def _settings_of(self, request: Request, i: int) -> str:
-        notes = request.notes.get(i, {}) | ({"truncated": True} if request.batch.truncated[i] else {})
+        notes = request.notes_on(i)
         return json.dumps(self.shown | notes, sort_keys=True, default=str) if notes else self._plain_settings
 
     def _proof(self, request: Request, scores: np.ndarray) -> list[Verification]:

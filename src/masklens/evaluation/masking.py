@@ -12,9 +12,11 @@ from torch import Tensor
 
 from ..attribution import Text
 from ..model.batch import Batch
-from ..model.masking import Baseline, Manner, Masked
+from ..model.masking import How, Masked
 from ..model.subject import Subject
 
+PHRASE = "this was written on a tuesday ."
+"""says nothing that could matter to a decision"""
 REMEMBERED = 1_000_000
 """views whose readings are kept, so that methods share what they have in common"""
 
@@ -70,7 +72,7 @@ class Views:
         texts: Sequence[Text],
         labels: Sequence[Any] | None = None,
         targets: Sequence[Any] | None = None,
-        how: Manner | Tensor | Baseline = "mask",
+        how: How = "mask",
         pack: bool = True,
         tokens_at_once: int | None = None,
         known: Known | None = None,
@@ -150,3 +152,35 @@ class Views:
         moved, shown = task.divergence(reference, output), task.confidence(output, target)
         columns = [task.log_probability(output, target), agrees, correct, moved, shown]
         return torch.stack([column.double() for column in columns], 1)
+
+
+def irrelevant_removal(
+    subject: Subject, texts: Sequence[str], how: How = "mask", phrase: str = PHRASE
+) -> np.ndarray:
+    """How far removal itself moves the output when nothing is lost: (texts,), in nats.
+
+    A phrase that says nothing is put before each text and removed again. The output should then be that of
+    the text itself, whatever the phrase does. 0 is best; more comes from the way of removing tokens. To drop
+    the phrase gives back the text, so "drop" is at 0 by its nature, which says nothing about it.
+    """
+    reference = Views(subject, texts).reference
+    longer = Masked(subject, subject.encode([f"{phrase} {text}" for text in texts]), how)
+    if not len(texts):
+        return np.zeros(0)
+    return (
+        longer.read(
+            torch.arange(len(texts)),
+            longer.batch.valid & ~_before(longer.batch, len(phrase)),
+            lambda rows, _, output: subject.task.divergence(reference[rows.cpu()].to(output.device), output),
+        )
+        .cpu()
+        .numpy()
+    )
+
+
+def _before(batch: Batch, end: int) -> Tensor:
+    """(texts, tokens) bool: the tokens of the first so many characters, without special ones."""
+    early = torch.zeros_like(batch.valid)
+    for i, offsets in enumerate(batch.offsets):
+        early[i, batch.valid[i]] = early.new_tensor([0 < stop <= end for _, stop in offsets])
+    return early & ~batch.special

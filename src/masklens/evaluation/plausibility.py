@@ -11,9 +11,8 @@ import numpy as np
 
 from ..attribution import Attribution
 from ..errors import MethodError
+from ..words import Span as Span
 from ..words import best_shared
-
-Span = tuple[int, int]
 
 
 def token_f1(truth: np.ndarray, predicted: np.ndarray) -> float:

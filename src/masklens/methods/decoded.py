@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import MethodError
-from ..model.lm_head import Head, find_head
+from ..model.lm_head import LogitHead, find_head
 from .batching import stacked
 from .gradient import integrated_gradients, slopes
 from .registry import Request, check_choice, check_count, register
@@ -102,7 +102,7 @@ def _scored(request: Request, score: str, n_steps: int) -> tuple[Tensor, dict[in
 @torch.no_grad()
 def _decode(
     request: Request,
-    head: Head,
+    head: LogitHead,
     types: TokenTypes,
     alpha: Tensor,
     states: dict[int, Tensor],
@@ -127,7 +127,7 @@ def _decode(
     return scores
 
 
-def _vocabulary(head: Head, types: TokenTypes, state: Tensor) -> int:
+def _vocabulary(head: LogitHead, types: TokenTypes, state: Tensor) -> int:
     """How many logits the head gives for a position; one position is tried."""
     logits, highest = head(state[0, :1]), int(types.ids.max())
     if logits.dim() != 2 or logits.shape[1] <= highest:

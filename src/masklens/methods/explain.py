@@ -165,7 +165,6 @@ def records(request: Request, method: Method, scores: Tensor, settings: dict[str
     predictions = task.describe(task.predict(request.reference, batch), batch)
     targets = task.describe(request.target, batch)
     shown = shown_settings(settings)
-    cut = {"truncated": True}
     return [
         Attribution(
             text=text,
@@ -178,7 +177,7 @@ def records(request: Request, method: Method, scores: Tensor, settings: dict[str
             prediction=predictions[i],
             target=targets[i],
             method=method.name,
-            settings=shown | request.notes.get(i, {}) | (cut if batch.truncated[i] else {}),
+            settings=shown | request.notes_on(i),
             merge=method.merge,
             parts=() if isinstance(text, str) else task.parts,
         )

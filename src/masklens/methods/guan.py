@@ -10,6 +10,9 @@ from .batching import stacked
 from .fitting import Loss, fitted
 from .registry import Request, check_choice, check_count, register
 
+START = -5.0
+"""raw of every token at first: sigma = 0.007"""
+
 
 @register(
     "guan",
@@ -28,7 +31,6 @@ def guan(
     n_steps: int = 50,
     lr: float = 0.1,
     weight: float = 0.1,
-    start: float = -5.0,
     score: str = "inverse",
 ) -> Tensor:
     """1 / sigma of each token, sigma being the largest noise that leaves the output nearly as it was.
@@ -42,7 +44,6 @@ def guan(
             and SQuAD use 500.
         weight: what the noise's entropy is worth; 0.1 for SST, 0.001 for the toy task (1 over 1,000 texts
             together), 5 for SQuAD.
-        start: raw at the start.
         score: "inverse" for 1 / sigma, or "negative" for -sigma (the paper's SST figure).
     """
     check_count("n_steps", n_steps)
@@ -50,7 +51,7 @@ def guan(
 
     def levels(site: int) -> Tensor:
         loss = _cost_of_noise(request, site, weight)
-        return F.softplus(fitted(request, request.states()[site], start, n_steps, lr, loss))
+        return F.softplus(fitted(request, request.states()[site], START, n_steps, lr, loss))
 
     sigma = stacked(request, levels)
     return 1 / sigma if score == "inverse" else -sigma

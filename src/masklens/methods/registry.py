@@ -82,6 +82,10 @@ class Request:
         """Target ids: the prediction unless the user asked for another."""
         return self.subject.task.resolve(self.wanted, self.reference, self.batch)
 
+    def notes_on(self, i: int) -> dict[str, Any]:
+        """What the settings of an example's record say beside the options."""
+        return self.notes.get(i, {}) | ({"truncated": True} if self.batch.truncated[i] else {})
+
     def generators(self) -> list[torch.Generator]:
         """One CPU generator per example, seeded by the seed and the tokens: the same text gets the same
         noise whatever it is batched with."""

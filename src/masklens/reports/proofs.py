@@ -89,7 +89,7 @@ def ranking_grid(
     seconds: Mapping[str, float],
 ) -> Grid:
     """Methods at their best layer, best first, then random orders and reversed scores."""
-    best = {name: max(at, key=lambda site, at=at: _rank(at[site])) for name, at in proofs.items()}
+    best = {name: _best(at) for name, at in proofs.items()}
     names = sorted(best, key=lambda name: _rank(proofs[name][best[name]]), reverse=True)
     metrics = list(table.metrics) if table else []
     rows = [
@@ -113,6 +113,11 @@ def ranking_grid(
     )
     columns = ["method", "best layer", "texts that pass ↑", "tokens needed ↓", "seconds a text", *metrics]
     return Grid("Which method?", columns, rows, note, lead=True)
+
+
+def _best(at: Mapping[int, Sequence[Verification]]) -> int:
+    """The layer at which most texts pass."""
+    return max(at, key=lambda site: _rank(at[site]))
 
 
 def _rank(proofs: Sequence[Verification]) -> tuple[float, float]:
