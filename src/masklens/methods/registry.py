@@ -54,6 +54,8 @@ class Request:
     """what stands for "nothing there", as the user gave it; each method says what it takes"""
     notes: dict[int, dict[str, Any]] = field(default_factory=dict)
     """what a method has to say about single examples: it goes into the settings of their records"""
+    expected: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    """for additive methods: what the scores of each example add up to in theory, site by site"""
     _reference: Tensor | None = field(default=None, repr=False)
     _states: dict[int, Tensor] | None = field(default=None, repr=False)
 
@@ -85,6 +87,12 @@ class Request:
     def notes_on(self, i: int) -> dict[str, Any]:
         """What the settings of an example's record say beside the options."""
         return self.notes.get(i, {}) | ({"truncated": True} if self.batch.truncated[i] else {})
+
+    def expect(self, baseline: Tensor) -> None:
+        """Note for the next site that the scores add up to the target's score minus `baseline` (examples,)."""
+        gap = self.subject.task.score(self.reference, self.target) - baseline
+        for i, value in enumerate(gap.float().tolist()):
+            self.expected[i] = (*self.expected.get(i, ()), value)
 
     def generators(self) -> list[torch.Generator]:
         """One CPU generator per example, seeded by the seed and the tokens: the same text gets the same

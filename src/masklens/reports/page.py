@@ -25,6 +25,7 @@ from ..errors import TargetError
 from ..layers import row_name, site_name
 from ..tasks.answers import exact_match
 from ..words import word_groups
+from .facts import answer, classes, sums
 from .fragment import palette, template
 from .labels import PARTS, chance, emerged, part_names, shortened, visible
 
@@ -37,9 +38,21 @@ STEPS = 2**15 - 1
 """a score is kept as a whole number of parts of its site's largest: so many parts"""
 MISSING = -(2**15)
 LONGEST_TOKEN = 200
-SCRIPTS = ("base.js", "data.js", "charts.js", "map.js", "text.js", "list.js", "set.js", "main.js")
+SCRIPTS = (
+    "base.js",
+    "data.js",
+    "classes.js",
+    "charts.js",
+    "folding.js",
+    "map.js",
+    "text.js",
+    "compare.js",
+    "list.js",
+    "set.js",
+    "main.js",
+)
 """the viewer, in the order in which its parts need one another"""
-LIVE = ("live.js",)
+LIVE = ("live.js", "edit.js")
 """what the page of `masklens serve` has besides"""
 
 
@@ -152,13 +165,14 @@ def share_settings(texts: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def by_text(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """Entries of the same text together; a text that comes again under the same name is a text of its own."""
+    """Entries of the same text together; one that comes again with its name and target is a text of its own."""
     groups: dict[tuple[Any, int], list[Entry]] = {}
-    seen: dict[tuple[Any, str], int] = {}
+    seen: dict[tuple[Any, str, str], int] = {}
     for entry in entries:
         text = entry.attribution.text
-        again = seen.get((text, entry.name), 0)
-        seen[text, entry.name] = again + 1
+        key = (text, entry.name, entry.attribution.target)
+        again = seen.get(key, 0)
+        seen[key] = again + 1
         groups.setdefault((text, again), []).append(entry)
     return list(groups.values())
 
@@ -176,6 +190,7 @@ def text_data(group: Sequence[Entry]) -> dict[str, Any]:
     return {
         "text": [visible(part, lines=True) for part in _sources(first)],
         "prediction": visible(first.prediction),
+        **classes(first),
         "layouts": list(layouts.values()),
         "maps": maps,
     }
@@ -196,7 +211,7 @@ def layout_data(a: Attribution) -> dict[str, Any]:
         "words": [word_of[i] for i in range(len(a.tokens))],
         "names": [_token(word) for word in a.words().tokens],
     }
-    return layout if len(sources) == 1 else {**layout, "segments": list(a.segments)}
+    return layout if len(sources) == 1 else {**layout, "segments": list(a.segments), **answer(a)}
 
 
 def _sources(a: Attribution) -> tuple[str, ...]:
@@ -235,6 +250,7 @@ def map_data(entry: Entry) -> dict[str, Any]:
         "sites": list(a.sites),
         "settings": {visible(row_name(str(name))): visible(str(value)) for name, value in a.settings.items()},
         **quantised(a.scores),
+        **sums(a),
     }
     if a.prediction != entry.attribution.target:
         made["prediction"] = visible(a.prediction)

@@ -46,7 +46,8 @@ def report(
         report(explain(subject, texts), "report.html", subject=subject)
 
     Args:
-        attributions: a list, or lists by name (several methods on the same texts stand side by side).
+        attributions: a list, or lists by name (several methods on the same texts stand side by side). A text
+            may come once for each of several targets: the report then has a switch.
         subject: the model; with it every explanation is verified at every site.
         lenses: the lenses that made attributions of diffmask; they bring what stands for a removed token.
         keep: as in `verify`.
@@ -64,10 +65,10 @@ def report(
     question = Question(keep=keep, guard=guard)
     entries, random = prove_all(sets, subject, lenses, question)
     further = [
-        *proof_panels(by_name(entries), random, evaluation, seconds_a_text(sets)),
+        *proof_panels(by_name(main_targets(entries)), random, evaluation, seconds_a_text(sets)),
         *knowledge_chart(lenses),
         *(evaluation_panels(evaluation) if evaluation else []),
-        *overview(sets, parts_of_speech),
+        *overview(main_sets(entries), parts_of_speech),
         *panels,
     ]
     data = report_data(entries, title, labels, further)
@@ -84,6 +85,27 @@ def named(attributions: Sequence[Attribution] | Sets) -> dict[str, Sequence[Attr
     for attribution in attributions:
         sets.setdefault(display_name(attribution), []).append(attribution)
     return dict(sets)
+
+
+def main_targets(entries: Sequence[Entry]) -> list[Entry]:
+    """Of each text's entries under one name those that speak of the set: one target's, the prediction's if it
+    is there."""
+    main: dict[tuple[Any, str], str] = {}
+    for entry in entries:
+        a = entry.attribution
+        key = (a.text, entry.name)
+        main[key] = a.target if a.target == a.prediction else main.get(key, a.target)
+    return [
+        entry for entry in entries if entry.attribution.target == main[entry.attribution.text, entry.name]
+    ]
+
+
+def main_sets(entries: Sequence[Entry]) -> dict[str, list[Attribution]]:
+    """The same, by name."""
+    sets: dict[str, list[Attribution]] = {}
+    for entry in main_targets(entries):
+        sets.setdefault(entry.name, []).append(entry.attribution)
+    return sets
 
 
 def display_name(attribution: Attribution) -> str:

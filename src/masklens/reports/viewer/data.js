@@ -35,17 +35,25 @@ function mergedRow(row, layout, merge) {
 // The units that are drawn, tokens or words: name, how it reads in the text, special, segment, glued.
 function unitsOf(layout, words) {
   const special = new Set(layout.special),
-    glued = new Set(layout.glued);
+    glued = new Set(layout.glued),
+    answer = new Set(layout.answer);
   const tokens = layout.tokens.map((name, i) => ({
     name,
     piece: layout.pieces[i] ?? name,
     special: special.has(i),
     glued: glued.has(i),
+    answer: answer.has(i),
     segment: layout.segments ? layout.segments[i] : 0,
   }));
   if (!words) return tokens;
   const firsts = layout.names.map((_, word) => layout.words.indexOf(word));
-  return layout.names.map((name, word) => ({ ...tokens[firsts[word]], name, piece: name }));
+  const answers = new Set(layout.answer?.map((i) => layout.words[i]));
+  return layout.names.map((name, word) => ({
+    ...tokens[firsts[word]],
+    name,
+    piece: name,
+    answer: answers.has(word),
+  }));
 }
 
 // Everything that a picture of one map needs, for tokens or words; kept for the next time.
@@ -55,15 +63,18 @@ function viewOf(text, map, words) {
   const layout = text.layouts[map.layout],
     rows = scoresOf(map);
   const scores = words ? rows.map((row) => mergedRow(row, layout, map.merge)) : rows;
-  const all = scores.flat().filter((v) => v != null);
-  const signed = all.some((v) => v < 0);
-  const largest = (values) => values.reduce((top, v) => Math.max(top, Math.abs(v ?? 0)), 0) || 1;
+  const units = unitsOf(layout, words),
+    size = (row, counts) => row.reduce((top, v, i) => (counts(i) ? Math.max(top, Math.abs(v ?? 0)) : top), 0);
+  // special tokens do not set the scale, unless nothing else has a score
+  const own = (row) => size(row, (i) => !units[i].special) || size(row, () => true) || 1;
+  const strongestAt = scores.map(own),
+    ownAt = scores.map((row) => size(row, (i) => !units[i].special));
   return (map[key] = {
-    units: unitsOf(layout, words),
+    units,
     scores,
-    signed,
-    strongest: map.merge === "max" ? 1 : largest(all),
-    strongestAt: scores.map(largest),
+    signed: scores.some((row) => row.some((v) => v < 0)),
+    strongest: map.merge === "max" ? 1 : Math.max(...ownAt) || Math.max(...strongestAt),
+    strongestAt,
     dir: direction(text.text.join(" ")),
   });
 }
@@ -91,7 +102,7 @@ function rowAt(map, site) {
 const rankOf = (row, unit) => 1 + row.filter((v) => v != null && v > row[unit]).length;
 const settingsOf = (map) => (typeof map.settings === "number" ? data.settings[map.settings] : map.settings);
 const shownMaps = (text) =>
-  text.maps.filter((m) => !state.hidden.has(m.name) && (state.over === "all" || m.over === state.over));
+  ofTarget(text).filter((m) => !state.hidden.has(m.name) && (state.over === "all" || m.over === state.over));
 const sitesOf = (maps) => [...new Set(maps.flatMap((m) => m.sites))].sort((a, b) => a - b);
 const proofOf = (map, row) => {
   const found = map.proofs?.[map.proofs.length === 1 ? 0 : row];

@@ -100,12 +100,31 @@ function fillPanel() {
 
 function fillList() {
   const found = listed();
-  $(".list").replaceChildren(...found.map(listItem));
+  $(".list").replaceChildren(...(found.length || !data.texts.length ? found.map(listItem) : [nothingFound()]));
   $(".count").textContent =
     found.length === data.texts.length
       ? plural(found.length, "text")
       : `${found.length} of ${plural(data.texts.length, "text")}`;
   markItem();
+}
+
+const nothingFound = () =>
+  el(
+    "li",
+    { class: "nothing" },
+    el("p", { class: "soft" }, "No text ", ...(state.query.trim() ? ["has ", isolated(`“${state.query.trim()}”`)] : ["is left"]), state.query.trim() && state.filter !== "all" ? " and passes the filter." : "."),
+    el("button", {
+      type: "button",
+      class: "more",
+      text: "Show all texts",
+      on: { click: showAll },
+    }),
+  );
+
+function showAll() {
+  Object.assign(state, { query: "", filter: "all" });
+  $(".search").value = "";
+  fillPanel();
 }
 
 function listItem(i) {
