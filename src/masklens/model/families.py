@@ -227,6 +227,23 @@ def at_places(model: nn.Module, places: Tensor) -> Iterator[dict[str, Tensor]]:
         yield {"position_ids": places + _reserved_positions(inner)}
 
 
+def output_head(model: Any) -> nn.Module | None:
+    """The module that turns a language model's states into logits."""
+    return getattr(base_of(model), "get_output_embeddings", lambda: None)()
+
+
+def call_options(model: Any) -> dict[str, Any]:
+    """What every call of the model gets: keys and values are not kept for a next token.
+
+    Some heads hand all that they do not know to the base model.
+    """
+    inner = base_of(model)
+    takes = inspect.signature(inner.forward).parameters
+    if any(one.kind is one.VAR_KEYWORD for one in takes.values()):
+        takes = {**takes, **inspect.signature(inner.base_model.forward).parameters}
+    return {"use_cache": False} if "use_cache" in takes else {}
+
+
 def accepted_inputs(model: Any) -> Callable[[str], bool]:
     """Says which of a tokenizer's outputs the model takes.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace as _replace
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +21,11 @@ from ..errors import ModelError, OutputError, SiteError, TextError
 from ..tasks.base import Task
 from .batch import Batch, TokenizerEncoder
 from .default import HOME
-from .tap import Point, Replacement, keeping_hooks, output_lengths, tap
+from .tap import Point, Replacement, gathering, keeping_hooks, output_lengths, recomputing, tap
+
+NUMBERS_KEPT = {"cpu": 2**23, "cuda": 2**26}
+"""tokens x width x blocks of a text up to which the values inside the blocks are kept for gradients, about 100
+bytes for each number. For longer texts, and for batches four times as large, they are computed twice."""
 
 
 class Run(NamedTuple):
@@ -48,6 +52,8 @@ class Subject:
     points: dict[int, Point]
     blocks: dict[int, Point]
     """the blocks, which are skipped below a replaced state, by the site of their output"""
+    head: nn.Module | None
+    """the module that makes a language model's logits, where it has one"""
 
     def __init__(
         self,
@@ -71,6 +77,7 @@ class Subject:
             task.cut,
         )
         self._set(model, points, task, encode, tokenizer, blocks)
+        self.head, self._options = families.output_head(model), families.call_options(model)
 
     def _set(
         self,
@@ -83,6 +90,8 @@ class Subject:
     ) -> None:
         self.module, self.tokenizer, self.task = module, tokenizer, task
         self.points, self.blocks = dict(points), dict(blocks or {})
+        self.head: nn.Module | None = None
+        self._options: dict[str, Any] = {}
         self._encode = encode
         self._lengths: dict[Point, int] | None = None
         self._frozen = 0
@@ -121,8 +130,8 @@ class Subject:
     def in_dtype(self, dtype: torch.dtype) -> Subject:
         """A copy with its own module, in another number format."""
         made = copy.copy(self)
-        together = (self.module, self.points, self.blocks)  # points name parts of the module
-        made.module, made.points, made.blocks = copy.deepcopy(together)
+        together = (self.module, self.points, self.blocks, self.head)  # these name parts of the module
+        made.module, made.points, made.blocks, made.head = copy.deepcopy(together)
         made.module.to(dtype)
         made._lengths = None
         return made
@@ -169,7 +178,7 @@ class Subject:
         Targets, one for each text, matter only if they are part of the input: the continuation of a
         language model.
         """
-        batch = replace(self._encode([self.task.source(text) for text in texts]), texts=tuple(texts))
+        batch = _replace(self._encode([self.task.source(text) for text in texts]), texts=tuple(texts))
         batch = self.task.prepare(batch, None if targets is None else list(targets))
         limit, length = getattr(self._encode, "max_length", None), batch.shape[1]
         if limit is not None and length > limit:
@@ -201,20 +210,43 @@ class Subject:
         """
         record, edits = tuple(record), dict(replace or {})
         skip = self._skip(batch, edits, record)
-        with self.frozen(), tap(self.points, record, edits, skip) as states:
-            raw = self._call(batch)
+        with self.frozen(), self._lean(), tap(self.points, record, edits, skip) as states:
+            output = self._output(batch, check)
         for site, state in states.items():
             _check_state(site, state, batch)
-        return Run(self._read(raw, batch, check), states)
+        return Run(output, states)
+
+    def _lean(self) -> AbstractContextManager[None]:
+        """Inside the block, a long batch's gradients do not keep the inner values of all blocks."""
+        if not torch.is_grad_enabled() or not self.blocks:
+            return nullcontext()
+        most = NUMBERS_KEPT.get(self.device.type, NUMBERS_KEPT["cpu"]) // len(self.blocks)
+
+        def long(state: Tensor) -> bool:
+            return state[0].numel() > most or state.numel() > 4 * most
+
+        return recomputing((point.module for point in self.blocks.values()), long)
+
+    def _output(self, batch: Batch, check: bool = True) -> Tensor:
+        """The task's output. A language model's head is applied only where its logits are read."""
+        where = batch.marks.get("positions")
+        if self.head is None or where is None:
+            return self._read(self._call(batch), batch, check)
+        with gathering(self.head, where) as done:
+            raw = self._call(batch)
+        if done:
+            steps = torch.arange(where.shape[1], device=where.device)
+            batch = _replace(batch, marks=batch.marks | {"positions": torch.where(where < 0, -1, steps)})
+        return self._read(raw, batch, check)
 
     def _call(self, batch: Batch, **options: Any) -> Any:
         """The module's raw output. Compiled parts run uncompiled: compiled code ignores later hooks."""
         if not any(
             getattr(m, "_compiled_call_impl", None) or hasattr(m, "_orig_mod") for m in self.module.modules()
         ):
-            return self.module(**batch.inputs, **options)
+            return self.module(**batch.inputs, **self._options, **options)
         with torch.compiler.set_stance("force_eager"):
-            return self.module(**batch.inputs, **options)
+            return self.module(**batch.inputs, **self._options, **options)
 
     def _read(self, raw: Any, batch: Batch, check: bool = True) -> Tensor:
         """The task's output in at least float32, on the batch's device."""
@@ -317,7 +349,7 @@ class Subject:
             return {}
         first = self.blocks[lowest]
         with self.frozen(), tap(self.points, replace={lowest: states[lowest]}, skip={first: lengths[first]}):
-            output = self._read(self._call(batch), batch)
+            output = self._output(batch)
         return lengths if torch.equal(reference, output) else {}
 
 

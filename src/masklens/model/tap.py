@@ -188,6 +188,50 @@ def _passing(module: nn.Module, calls: Mapping[int | None, int]) -> Iterator[Non
 
 
 @contextmanager
+def gathering(module: nn.Module, positions: Tensor) -> Iterator[list[nn.Module]]:
+    """Inside the block, the module gets only the states at the positions (examples, steps), -1 for none.
+
+    Yields a list that names the module once it was called so. An input that is not (examples, tokens,
+    width) is left as it is.
+    """
+    done: list[nn.Module] = []
+
+    def gather(_module: nn.Module, args: tuple) -> tuple:
+        if not args or args[0].dim() != 3 or len(args[0]) != len(positions):
+            return args
+        done.append(module)
+        where = positions.clamp(min=0).to(args[0].device)[:, :, None]
+        return args[0].gather(1, where.expand(-1, -1, args[0].shape[2])), *args[1:]
+
+    handle = module.register_forward_pre_hook(gather)
+    try:
+        yield done
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def recomputing(modules: Iterable[nn.Module], needed: Callable[[Tensor], bool]) -> Iterator[None]:
+    """Inside the block, a module whose input has a gradient, and for which `needed` says so, keeps only its
+    input; its inner values are computed again on the way back (gradient checkpointing)."""
+    from torch.utils.checkpoint import checkpoint
+
+    def again(compute: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            state = args[0] if args else next(iter(kwargs.values()))
+            if not state.requires_grad or not needed(state):
+                return compute(*args, **kwargs)
+            return checkpoint(compute, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+
+        return forward
+
+    with ExitStack() as stack:
+        for module in dict.fromkeys(modules):
+            stack.enter_context(overridden(module, "forward", again(module.forward)))
+        yield
+
+
+@contextmanager
 def overridden(module: nn.Module, name: str, function: Callable[..., Any]) -> Iterator[None]:
     """Inside the block, replace the module's method of that name by `function`."""
     own = module.__dict__.get(name)
