@@ -48,13 +48,28 @@ def test_values_that_are_computed_again_give_the_same_gradients(family, monkeypa
         assert torch.allclose(torch.tensor(a.scores), torch.tensor(b.scores), atol=1e-5)
 
 
+def test_gradients_after_the_run_has_ended(monkeypatch):
+    """The way back is outside Subject.run, where the parameters learn again."""
+    subject = tiny.subject("llama", "causal")
+    batch = subject.encode(tiny.TEXTS)
+    found = []
+    for kept in (2**23, 0):
+        monkeypatch.setattr(module_of_subject, "NUMBERS_KEPT", {"cpu": kept})
+        leaf = subject.states(batch, [1]).states[1].requires_grad_()
+        output = subject.run(batch, replace={1: lambda _, leaf=leaf: leaf}).output
+        assert all(p.requires_grad for p in subject.module.parameters())
+        found.append(torch.autograd.grad(output.sum(), leaf)[0])
+    assert torch.allclose(*found, atol=1e-5)
+    assert all(p.requires_grad for p in subject.module.parameters())
+
+
 def test_long_texts_and_large_batches_are_computed_again(monkeypatch):
     """The tiny BERT has 16 numbers a token in each of 3 blocks."""
     calls = []
 
-    def spy(modules, needed):
+    def spy(modules, needed, inside):
         calls.append(needed)
-        return recomputing(modules, needed)
+        return recomputing(modules, needed, inside)
 
     monkeypatch.setattr(module_of_subject, "recomputing", spy)
     monkeypatch.setattr(module_of_subject, "NUMBERS_KEPT", {"cpu": 10 * 16 * 3})

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..errors import MethodError
 from ..tasks.classification import Classification
 from .batch import Batch
-from .families import quiet
+from .loading import quiet
 from .subject import Subject
 
 REMEDY = (

@@ -24,8 +24,8 @@ from .default import HOME
 from .tap import Point, Replacement, gathering, keeping_hooks, output_lengths, recomputing, tap
 
 NUMBERS_KEPT = {"cpu": 2**23, "cuda": 2**26}
-"""tokens x width x blocks of a text up to which the values inside the blocks are kept for gradients, about 100
-bytes for each number. For longer texts, and for batches four times as large, they are computed twice."""
+"""tokens x width x blocks of a text up to which the values inside the blocks are kept for gradients, about
+100 bytes for each number. For longer texts, and for batches four times as large, they are computed twice."""
 
 
 class Run(NamedTuple):
@@ -54,6 +54,10 @@ class Subject:
     """the blocks, which are skipped below a replaced state, by the site of their output"""
     head: nn.Module | None
     """the module that makes a language model's logits, where it has one"""
+    _options: dict[str, Any]
+    """what every call of the module gets"""
+    _alone: bool
+    """whether texts of different lengths cannot share a batch"""
 
     def __init__(
         self,
@@ -78,6 +82,7 @@ class Subject:
         )
         self._set(model, points, task, encode, tokenizer, blocks)
         self.head, self._options = families.output_head(model), families.call_options(model)
+        self._alone = families.family_of(model).alone
 
     def _set(
         self,
@@ -90,8 +95,9 @@ class Subject:
     ) -> None:
         self.module, self.tokenizer, self.task = module, tokenizer, task
         self.points, self.blocks = dict(points), dict(blocks or {})
-        self.head: nn.Module | None = None
-        self._options: dict[str, Any] = {}
+        self.head = None
+        self._options = {}
+        self._alone = False
         self._encode = encode
         self._lengths: dict[Point, int] | None = None
         self._frozen = 0
@@ -117,7 +123,7 @@ class Subject:
         number format of its checkpoint, except that float16 becomes float32 on a CPU, where it is many
         times faster.
         """
-        from .families import load_pretrained
+        from .loading import load_pretrained
 
         model, tokenizer = load_pretrained(path, dtype, gguf_file, trust_remote_code, **loading)
         model = _moved(model, device)
@@ -185,6 +191,11 @@ class Subject:
             raise TextError(
                 f"text and continuation have {length} tokens; the model takes {limit}: shorten them"
             )
+        if self._alone and not bool(batch.valid.all()):
+            raise ModelError(
+                f"{type(self.module).__name__} gives a text another output when it is padded; explain texts "
+                f"of different lengths one at a time: batch_size=1"
+            )
         return batch.to(self.device)
 
     def check_sites(self, sites: Iterable[int]) -> tuple[int, ...]:
@@ -225,19 +236,23 @@ class Subject:
         def long(state: Tensor) -> bool:
             return state[0].numel() > most or state.numel() > 4 * most
 
-        return recomputing((point.module for point in self.blocks.values()), long)
+        return recomputing([point.module for point in self.blocks.values()], long, self.frozen)
 
     def _output(self, batch: Batch, check: bool = True) -> Tensor:
-        """The task's output. A language model's head is applied only where its logits are read."""
+        return self._read(*self._raw(batch), check)
+
+    def _raw(self, batch: Batch, **options: Any) -> tuple[Any, Batch]:
+        """The module's raw output, and the batch that says where to read it.
+
+        A language model's head is applied only where its logits are read.
+        """
         where = batch.marks.get("positions")
         if self.head is None or where is None:
-            return self._read(self._call(batch), batch, check)
+            return self._call(batch, **options), batch
         with gathering(self.head, where) as done:
-            raw = self._call(batch)
-        if done:
-            steps = torch.arange(where.shape[1], device=where.device)
-            batch = _replace(batch, marks=batch.marks | {"positions": torch.where(where < 0, -1, steps)})
-        return self._read(raw, batch, check)
+            raw = self._call(batch, **options)
+        steps = torch.arange(where.shape[1], device=where.device).where(where >= 0, -1)
+        return raw, _replace(batch, marks=batch.marks | {"positions": steps}) if done else batch
 
     def _call(self, batch: Batch, **options: Any) -> Any:
         """The module's raw output. Compiled parts run uncompiled: compiled code ignores later hooks."""
@@ -281,14 +296,27 @@ class Subject:
     def attentions(self, batch: Batch) -> dict[int, Tensor]:
         """Attention weights (examples, heads, tokens, tokens) by the site of their block's output."""
         with self.frozen(), self.eager_attention(), keeping_hooks(self.module):
-            raw = self._call(batch, output_attentions=True)
+            raw, where = self._raw(batch, output_attentions=True)
+        self._check_same(self._read(raw, where), batch)
         weights = next((raw[k] for k in ("encoder_attentions", "attentions") if raw.get(k)), ())
-        if len(weights) != len(self.blocks) or any(w is None for w in weights):
+        examples, tokens = batch.shape
+        given = [w for w in weights if isinstance(w, Tensor) and w.dim() == 4]
+        right = [w for w in given if w.shape[0] == examples and w.shape[2:] == (tokens, tokens)]
+        if len(weights) != len(self.blocks) or len(right) != len(weights):
             raise ModelError(
-                f"{type(self.module).__name__} gave {len(weights)} attention matrices for {len(self.blocks)} "
-                f"blocks; this model's attention cannot be read"
+                f"{type(self.module).__name__} gave {len(right)} attention matrices of tokens by tokens for "
+                f"{len(self.blocks)} blocks; this model's attention cannot be read"
             )
         return dict(zip(self.blocks, weights, strict=True))
+
+    def _check_same(self, output: Tensor, batch: Batch) -> None:
+        """The attention implementation that gives weights must give the model's own output."""
+        own = self.run(batch).output
+        if not torch.allclose(output, own, rtol=0.05, atol=0.05 * float(own.abs().max())):
+            raise ModelError(
+                f"{type(self.module).__name__} gives another output when it is asked for its attention "
+                f'weights, so they are not those of its answer; load it with attn_implementation="eager"'
+            )
 
     @torch.no_grad()
     def states(self, batch: Batch, sites: Iterable[int] | None = None) -> Run:

@@ -12,7 +12,7 @@ through recorded and replaced states. At the end of the block all hooks are remo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,6 +34,8 @@ class Point:
     module: nn.Module
     side: Literal["input", "output"] = "output"
     call: int | None = None
+    copied: bool = False
+    """whether the model goes on with a copy: CTRL scales its embeddings in place"""
 
     def __str__(self) -> str:
         return f"{self.side} of {type(self.module).__name__}" + (
@@ -79,7 +81,7 @@ def tap(
         if key in record:
             seen[key] = state
         fired.add(key)
-        return state
+        return state.clone() if points[key].copied else state
 
     with ExitStack() as stack:
         for module, calls in _by_module(skip or {}).items():
@@ -211,17 +213,25 @@ def gathering(module: nn.Module, positions: Tensor) -> Iterator[list[nn.Module]]
 
 
 @contextmanager
-def recomputing(modules: Iterable[nn.Module], needed: Callable[[Tensor], bool]) -> Iterator[None]:
+def recomputing(
+    modules: Iterable[nn.Module],
+    needed: Callable[[Tensor], bool],
+    inside: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Iterator[None]:
     """Inside the block, a module whose input has a gradient, and for which `needed` says so, keeps only its
-    input; its inner values are computed again on the way back (gradient checkpointing)."""
+    input; its inner values are computed again on the way back, in the context `inside` (gradient
+    checkpointing)."""
     from torch.utils.checkpoint import checkpoint
+
+    how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    how["context_fn"] = lambda: (nullcontext(), inside())
 
     def again(compute: Callable[..., Any]) -> Callable[..., Any]:
         def forward(*args: Any, **kwargs: Any) -> Any:
             state = args[0] if args else next(iter(kwargs.values()))
             if not state.requires_grad or not needed(state):
                 return compute(*args, **kwargs)
-            return checkpoint(compute, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+            return checkpoint(compute, *args, **how, **kwargs)
 
         return forward
 

@@ -1,0 +1,125 @@
+"""Load a Hugging Face model and its tokenizer. Weights are never read from pickle."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from ..errors import ModelError
+from .families import HEADS
+
+
+def load_pretrained(
+    path: str | os.PathLike[str],
+    dtype: Any = None,
+    gguf_file: str | None = None,
+    trust_remote_code: bool = False,
+    **options: Any,
+) -> tuple[nn.Module, Any]:
+    """The model, with the head its config names, and the tokenizer. Weights are never read from pickle.
+
+    A GGUF file is a causal language model.
+    """
+    everywhere: dict[str, Any] = {name: options.pop(name) for name in _WHERE if name in options}
+    everywhere["trust_remote_code"] = trust_remote_code
+    try:
+        return _load(path, dtype, gguf_file, everywhere, options)
+    except OSError as error:
+        raise ModelError(
+            f"no model could be loaded from {os.fspath(path)!r}: {_first_line(error)} Give a folder with "
+            f"config.json, model.safetensors and a tokenizer, or a hub id that can be reached"
+        ) from error
+    except ValueError as error:
+        if "requires `accelerate`" in str(error):
+            raise ModelError(
+                "device_map= needs the package accelerate; install it with: pip install accelerate"
+            ) from error
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ModelError(
+            f"{os.fspath(path)!r} comes with code of its own, which is not run; if you trust its author, "
+            f"give trust_remote_code=True"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    line = str(error).strip().split("\n")[0]
+    return line if line.endswith(".") else f"{line}."
+
+
+def _load(
+    path: str | os.PathLike[str],
+    dtype: Any,
+    gguf_file: str | None,
+    everywhere: dict[str, Any],
+    options: dict[str, Any],
+) -> tuple[nn.Module, Any]:
+    import transformers
+
+    if gguf_file:
+        everywhere["gguf_file"] = gguf_file
+        loader = "AutoModelForCausalLM"
+    else:
+        options["use_safetensors"] = True
+        loader = _loader(transformers.AutoConfig.from_pretrained(path, **everywhere), path)
+    if dtype is not None:
+        options["dtype"] = dtype
+    options["output_loading_info"] = True
+    with quiet():
+        model, info = getattr(transformers, loader).from_pretrained(path, **everywhere, **options)
+    _check_weights(model, info, path)
+    return model, transformers.AutoTokenizer.from_pretrained(path, **everywhere)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the report of transformers about missing and unused weights; `_check_weights` reads them."""
+    from transformers import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _check_weights(model: nn.Module, info: Mapping[str, Any], path: Any) -> None:
+    """Refuse a model with random weights, and warn of unused weights unless they belong to another head."""
+    missing, unused = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
+    if missing:
+        raise ModelError(
+            f"{os.fspath(path)!r} lacks {len(missing)} weights of {type(model).__name__}, such as "
+            f"{missing[0]}: they would be random. Give the fine-tuned checkpoint; where random ones are "
+            f"meant, load the model yourself and use Subject(model, tokenizer)"
+        )
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    strange = [name for name in unused if name.startswith(prefix) and "pooler" not in name]
+    if strange:
+        warnings.warn(
+            f"{type(model).__name__} has no place for {len(strange)} weights of {os.fspath(path)!r}, such as "
+            f"{strange[0]}; do config and weights belong together?",
+            stacklevel=5,
+        )
+
+
+_WHERE = ("revision", "subfolder", "token", "cache_dir", "local_files_only")
+"""options that say where files come from; config, model and tokenizer get them"""
+
+
+def _loader(config: Any, path: Any) -> str:
+    """The class of transformers that loads the head which `config.architectures` names."""
+    named = getattr(config, "architectures", None) or []
+    for name in named:
+        for ending, head in HEADS.items():
+            if name.endswith(ending):
+                return head.loader
+    raise ModelError(
+        f"the config of {os.fspath(path)!r} names {named or 'no architecture'}: no head to explain. Names "
+        f"may end in {', '.join(HEADS)}; else load the model yourself and use Subject(model, tokenizer, task)"
+    )
