@@ -34,6 +34,7 @@ def decoded_gradcam(
     tau: int | None = None,
     score: str = "gradcam",
     n_steps: int = 50,
+    tokens: str | None = None,
 ) -> Tensor:
     """s = D alpha at each site (equation 5): all sites from one forward and one backward pass.
 
@@ -47,15 +48,30 @@ def decoded_gradcam(
         tau: let a position add to its `tau` most probable input tokens only; by default to all.
         score: what alpha is: "gradcam", "grad_x_input" (without the ReLU), "gradient_norm", or
             "integrated_gradients" (at the site, with `n_steps`).
+        tokens: which tokens get a position's score: "own", those that the head expects at the position
+            itself, or "next", those that it expects after it. The head of a causal model names the next
+            token, so "own" decodes the state of the position before; the first position keeps its score. A
+            masked model's head has only "own". The default of a causal model is "own".
 
     Positions where alpha is zero add nothing and are not decoded.
     """
     if tau is not None:
         check_count("tau", tau)
     head = find_head(request.subject, lm_head)
+    before = decodes_before(head, tokens)
     alpha, states = _scored(request, score, n_steps)
     types = token_types(request)
-    return _spread(types, _decode(request, head, types, alpha, states, tau))
+    return _spread(types, _decode(request, head, types, alpha, states, tau, before))
+
+
+def decodes_before(head: Head, tokens: str | None) -> bool:
+    """Whether a position's score is decoded with the state of the position before it."""
+    causal = getattr(head, "names_next", False)
+    if tokens is not None:
+        check_choice("tokens", tokens, "own", "next")
+    if tokens == "next" and not causal:
+        raise MethodError("tokens='next' needs the head of a causal language model; this one has only 'own'")
+    return causal and tokens != "next"
 
 
 class TokenTypes(NamedTuple):
@@ -109,6 +125,7 @@ def _decode(
     alpha: Tensor,
     states: dict[int, Tensor],
     tau: int | None,
+    before: bool = False,
 ) -> Tensor:
     """s of every unique token: (examples, sites, types)."""
     scores = torch.zeros(*alpha.shape[:2], types.ids.shape[1], device=alpha.device)
@@ -116,9 +133,12 @@ def _decode(
     start, rows = 0, 1  # one position first, to see how large the vocabulary is
     while start < len(where):
         site, example, token = where[start : start + rows].unbind(1)
-        logits = head(_states_at(request, states, site, example, token))
+        source = (token - 1).clamp(min=0) if before else token
+        logits = head(_states_at(request, states, site, example, source))
         _check_logits(logits, types)
         shares = _shares(logits, types.ids[example], types.real[example], tau)
+        if before:
+            shares = torch.where((token == 0)[:, None], _only(types.place[:, 0][example], shares), shares)
         added = shares * alpha[example, site, token][:, None]
         scores.index_put_((example, site), added.to(scores.dtype), accumulate=True)
         start, rows = start + rows, max(1, LOGITS_AT_ONCE // logits.shape[1])
@@ -146,6 +166,11 @@ def _shares(logits: Tensor, ids: Tensor, real: Tensor, tau: int | None) -> Tenso
         return shares
     top = shares.topk(tau, dim=1)
     return torch.zeros_like(shares).scatter(1, top.indices, top.values)
+
+
+def _only(place: Tensor, like: Tensor) -> Tensor:
+    """1 for the type at the place, 0 for all others: (positions, types)."""
+    return torch.zeros_like(like).scatter(1, place[:, None], 1.0)
 
 
 def _check_logits(logits: Tensor, types: TokenTypes) -> None:

@@ -323,6 +323,12 @@ def _check_last_token(model: Any) -> None:
         )
 
 
+def names_the_next_token(model: Any) -> bool:
+    """Whether the model's head names the token after a position, as in a causal language model."""
+    name = type(base_of(model)).__name__
+    return any(name.endswith(ending) for ending, head in HEADS.items() if head is _CAUSAL)
+
+
 def label_names(config: Any) -> list[str]:
     """The names of the classes by id."""
     return [str(config.id2label.get(i, f"LABEL_{i}")) for i in range(config.num_labels)]

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..errors import MethodError
 from ..tasks.classification import Classification
 from .batch import Batch
+from .families import names_the_next_token
 from .loading import quiet
 from .subject import Subject
 
@@ -53,6 +54,8 @@ class LanguageHead:
     def __init__(self, model: nn.Module, tokenizer: Any) -> None:
         self.subject = Subject(model, tokenizer, task=Classification(()))
         self.last = max(self.subject.sites)
+        self.names_next = names_the_next_token(model)
+        """whether the head names the token after a position, not the one at it"""
 
     def __call__(self, states: Tensor) -> Tensor:
         here = states.to(self.subject.device)[:, None]  # one token a row
