@@ -17,7 +17,7 @@ import torch
 
 from masklens import Subject, explain
 from masklens.bootstrap import interval
-from masklens.errors import MethodError, ModelError
+from masklens.errors import MethodError, ModelError, TargetError
 
 from ..parts import Found, Parts, asked_for, check_out, check_wanted
 from ..results import command_line
@@ -65,6 +65,7 @@ def run(
     names = [f"{name}/{which}" for which in ("accuracy", *VARIANTS) for name in sets]
     check_wanted(part, names)
     subject = load(model)
+    sets = {name: comparable(subject, some) for name, some in sets.items()}
     settings = {"model": model, "limit": limit, "seed": seed}
     parts = Parts(out / "parts" / Path(model).stem, settings)
     for name in asked_for(names, part):
@@ -90,16 +91,27 @@ def measure(subject: Subject, prompts: Sequence[Prompt], which: str, seed: int) 
     return accuracy(subject, prompts) if which == "accuracy" else aligned(subject, prompts, which, seed)
 
 
+def comparable(subject: Subject, prompts: Sequence[Prompt]) -> list[Prompt]:
+    """The prompts whose two words can be compared: "kiss" is no more than the start of "kisses"."""
+    return [prompt for prompt in prompts if _differ(subject, prompt)]
+
+
+def _differ(subject: Subject, prompt: Prompt) -> bool:
+    try:
+        subject.encode([prompt.prefix], [prompt.target])
+    except TargetError:
+        return False
+    return True
+
+
 @torch.no_grad()
 def accuracy(subject: Subject, prompts: Sequence[Prompt]) -> Found:
     """The share of prompts after which the model prefers the right word."""
-    right = []
-    for prompt in prompts:
-        batch = subject.encode([prompt.prefix], [prompt.target])
-        output = subject.states(batch, [0]).output
-        target = subject.task.resolve([prompt.target], output, batch)
-        right.append(float(subject.task.score(output, target)) > 0)
-    return {"accuracy": float(np.mean(right)), "prompts": len(right)}
+    targets = [prompt.target for prompt in prompts]
+    batch = subject.encode([prompt.prefix for prompt in prompts], targets)
+    output = subject.states(batch, [0]).output
+    scores = subject.task.score(output, subject.task.resolve(targets, output, batch))
+    return {"accuracy": float((scores > 0).float().mean()), "prompts": len(prompts)}
 
 
 def aligned(subject: Subject, prompts: Sequence[Prompt], which: str, seed: int) -> Found:
