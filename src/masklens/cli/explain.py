@@ -14,8 +14,9 @@ from .console import draw, print_json, tell, waiting, working
 from .inputs import check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
 
 if TYPE_CHECKING:
-    from ..attribution import Attribution
+    from ..attribution import Attribution, Text
     from ..evaluation.verify import Verification
+    from ..methods.logit_lens import LayerPredictions
     from ..model.subject import Subject
     from ..reports.ways import Way
 
@@ -73,10 +74,11 @@ def explain(
                 write(attributions, out, subject if verify else None, lenses, guard)
             tell(f"wrote {out}")
         proofs = prove(subject, found, ways, guard) if verify else None
+        layers = None if as_json else predicted(subject, attributions)
     if as_json:
         print_records(attributions, proofs)
     else:
-        draw(attributions, proofs)
+        draw(attributions, proofs, layers)
 
 
 def check_methods(names: Sequence[str] | None) -> None:
@@ -85,6 +87,18 @@ def check_methods(names: Sequence[str] | None) -> None:
 
     for name in names or []:
         find(name)
+
+
+def predicted(subject: Subject, attributions: Sequence[Attribution]) -> dict[Text, LayerPredictions] | None:
+    """What each layer of a language model would predict, by text."""
+    from ..methods.logit_lens import layer_predictions
+    from ..tasks.lm import LanguageModel
+
+    if not isinstance(subject.task, LanguageModel):
+        return None
+    with waiting("reading the layers"):
+        texts = list(dict.fromkeys(one.text for one in attributions))
+        return dict(zip(texts, layer_predictions(subject, texts), strict=True))
 
 
 def prove(
