@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 import tiny
 from masklens import layer_predictions
-from masklens.cli.app import app
+from masklens.cli.main import app
 from masklens.errors import MethodError
 from masklens.methods.logit_lens import LayerPredictions, settled_at
 from masklens.reports.terminal import layers_line
