@@ -62,24 +62,30 @@ def _methods(sets: Found) -> list[str]:
 
 
 def _best(sets: Found) -> list[str]:
-    """For each method, its figures at the layer that is best on average over the sets."""
-    heads = ["method", "layer", *(name.replace("_", " ") for name in sets)]
+    """For each method and set, the figure at the layer that is best on the other sets."""
     right = ["-" if one["accuracy"] is None else f"{one['accuracy']:.0%}" for one in sets.values()]
-    rows = [["the model is right", "", *right]]
-    for method in _methods(sets):
-        sites, means = by_layer(sets, method)
-        at = int(np.argmax(means))
-        rows.append([f"`{method}`", site_name(sites[at]), *(_cell(one, method, at) for one in sets.values())])
-    note = "Each method at the layer with the best mean over the sets (chosen on the same prompts):"
-    return [note, "", *table(heads, rows)]
+    rows = [["the model is right", *right]]
+    rows += [[f"`{method}`", *(_cell(sets, name, method) for name in sets)] for method in _methods(sets)]
+    note = (
+        "Each method at the layer with the best mean on the other sets; `random` as the mean of all layers:"
+    )
+    return [note, "", *table(["method", *(name.replace("_", " ") for name in sets)], rows)]
 
 
-def _cell(one: Found, method: str, at: int) -> str:
-    if method not in one["methods"]:
+def _cell(sets: Found, name: str, method: str) -> str:
+    if method not in sets[name]["methods"]:
         return "-"
-    found = one["methods"][method]
+    found, at = sets[name]["methods"][method], best_elsewhere(sets, name, method)
+    if method == "random":
+        return f"{np.mean(found['mrr']):.2f}"
     low, high = found["mrr_interval"][at]
-    return f"{found['mrr'][at]:.2f} [{low:.2f}, {high:.2f}]"
+    return f"{found['mrr'][at]:.2f} [{low:.2f}, {high:.2f}], {site_name(found['sites'][at])}"
+
+
+def best_elsewhere(sets: Found, name: str, method: str) -> int:
+    """The place of the site with the best mean over all other sets that have the method."""
+    others = {key: one for key, one in sets.items() if key != name and method in one["methods"]}
+    return int(np.argmax(by_layer(others, method)[1])) if others else 0
 
 
 def by_layer(sets: Found, method: str, measure: str = "mrr") -> tuple[list[int], np.ndarray]:
