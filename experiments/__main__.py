@@ -30,7 +30,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "model_dir": {"type": Path, "required": True, "help": "the folder of the reference checkpoints"},
     "data": {"type": Path, "required": True, "help": "the folder of the data sets"},
     "model": {
-        "help": "such as mpnet-sst5; of saliency, mpnet or minilm; of contrastive, smollm2 or a GGUF file"
+        "help": "such as mpnet-sst5; of saliency and shortcuts, mpnet or minilm; of contrastive, smollm2 or "
+        "a GGUF file"
     },
     "lens": {"type": Path, "help": "a folder of fitted lenses, instead of fitting them"},
     "part": {"action": "append", "help": "do only this part, such as lens or lens/inputs; may be repeated"},
@@ -54,6 +55,10 @@ EXPERIMENTS = {
     "sst": Experiment("DiffMask on sentiment (section 3.2)", ON_A_MODEL),
     "squad": Experiment("DiffMask on question answering (section 3.3)", ON_A_MODEL),
     "saliency": Experiment("Decoded Grad-CAM: hiding, revealing, word overlap", (*ON_A_MODEL, "jobs")),
+    "lenses": Experiment(
+        "Lenses by the defaults: margins, seeds, sites alone",
+        ("out", "model_dir", "data", "model", "part", "device", "limit", "steps", "seed"),
+    ),
     "emergence": Experiment(
         "Planted transformers: what lenses drop at each layer",
         ("out", "task", "seeds", "alone", "steps"),
@@ -61,6 +66,10 @@ EXPERIMENTS = {
     "contrastive": Experiment(
         "Language models: do explanations point to the known evidence?",
         ("out", "data", "model", "part", "limit", "seed"),
+    ),
+    "shortcuts": Experiment(
+        "Planted words that decide: which methods find them",
+        ("out", "model_dir", "data", "model", "part", "device", "limit", "seed"),
     ),
 }
 

@@ -113,7 +113,7 @@ def base_of(model: Any) -> Any:
 
 def family_of(model: Any) -> Family:
     """The row of the model's family in the table; an empty one where the rules hold."""
-    config = getattr(base_of(model), "config", None)
+    config = getattr(model, "config", None)
     return FAMILIES.get(getattr(config, "model_type", ""), Family())
 
 

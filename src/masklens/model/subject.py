@@ -21,7 +21,10 @@ from ..errors import ModelError, OutputError, SiteError, TextError
 from ..tasks.base import Task
 from .batch import Batch, TokenizerEncoder
 from .default import HOME
+from .devices import check_device, moved
+from .locks import lock_of
 from .tap import Point, Replacement, gathering, keeping_hooks, output_lengths, recomputing, tap
+from .tokenizer import check_tokenizer
 
 NUMBERS_KEPT = {"cpu": 2**23, "cuda": 2**26}
 """tokens x width x blocks of a text up to which the values inside the blocks are kept for gradients, about
@@ -43,7 +46,7 @@ class Subject:
         subject = Subject.from_module(net, points=[...], task=..., encode=...)
 
     The model is left unchanged, also after an exception: its mode, requires_grad, hooks and attention
-    implementation.
+    implementation. Several threads may use one subject, or several subjects over one model: they take turns.
     """
 
     module: nn.Module
@@ -71,6 +74,7 @@ class Subject:
 
         model = families.unwrap(model)
         points, blocks = families.find_points(model)
+        check_tokenizer(tokenizer, points[0].module)
         task = task or families.read_task(model, tokenizer)
         encode = TokenizerEncoder(
             tokenizer,
@@ -93,6 +97,7 @@ class Subject:
         tokenizer: Any = None,
         blocks: Mapping[int, Point] | None = None,
     ) -> None:
+        _check_parameters(module)
         self.module, self.tokenizer, self.task = module, tokenizer, task
         self.points, self.blocks = dict(points), dict(blocks or {})
         self.head = None
@@ -101,6 +106,8 @@ class Subject:
         self._encode = encode
         self._lengths: dict[Point, int] | None = None
         self._frozen = 0
+        self._compiled = False
+        """whether a part is compiled; found when the model is frozen"""
 
     @classmethod
     def from_pretrained(
@@ -125,8 +132,11 @@ class Subject:
         """
         from .loading import load_pretrained
 
-        model, tokenizer = load_pretrained(path, dtype, gguf_file, trust_remote_code, **loading)
-        model = _moved(model, device)
+        if device is not None:
+            check_device(device)
+        with outside_inference_mode():
+            model, tokenizer = load_pretrained(path, dtype, gguf_file, trust_remote_code, **loading)
+            model = moved(model, device)
         if dtype is None and {(p.device.type, p.dtype) for p in model.parameters()} == {
             ("cpu", torch.float16)
         }:
@@ -184,8 +194,9 @@ class Subject:
         Targets, one for each text, matter only if they are part of the input: the continuation of a
         language model.
         """
-        batch = _replace(self._encode([self.task.source(text) for text in texts]), texts=tuple(texts))
-        batch = self.task.prepare(batch, None if targets is None else list(targets))
+        with outside_inference_mode():
+            batch = _replace(self._encode([self.task.source(text) for text in texts]), texts=tuple(texts))
+            batch = self.task.prepare(batch, None if targets is None else list(targets))
         limit, length = getattr(self._encode, "max_length", None), batch.shape[1]
         if limit is not None and length > limit:
             raise TextError(
@@ -196,7 +207,8 @@ class Subject:
                 f"{type(self.module).__name__} gives a text another output when it is padded; explain texts "
                 f"of different lengths one at a time: batch_size=1"
             )
-        return batch.to(self.device)
+        with outside_inference_mode():
+            return batch.to(self.device)
 
     def check_sites(self, sites: Iterable[int]) -> tuple[int, ...]:
         """The sites as a tuple, or a SiteError for one that this subject does not have."""
@@ -220,9 +232,10 @@ class Subject:
         and the call waits for the GPU.
         """
         record, edits = tuple(record), dict(replace or {})
-        skip = self._skip(batch, edits, record)
-        with self.frozen(), self._lean(), tap(self.points, record, edits, skip) as states:
-            output = self._output(batch, check)
+        with self.frozen(), self._lean():
+            skip = self._skip(batch, edits, record)
+            with tap(self.points, record, edits, skip) as states:
+                output = self._output(batch, check)
         for site, state in states.items():
             _check_state(site, state, batch)
         return Run(output, states)
@@ -236,7 +249,11 @@ class Subject:
         def long(state: Tensor) -> bool:
             return state[0].numel() > most or state.numel() > 4 * most
 
-        return recomputing([point.module for point in self.blocks.values()], long, self.frozen)
+        def frozen() -> AbstractContextManager[None]:
+            # On a GPU the way back runs in another thread, while the thread that waits for it has the lock.
+            return nullcontext() if self._frozen else self.frozen()
+
+        return recomputing([point.module for point in self.blocks.values()], long, frozen)
 
     def _output(self, batch: Batch, check: bool = True) -> Tensor:
         return self._read(*self._raw(batch), check)
@@ -256,9 +273,7 @@ class Subject:
 
     def _call(self, batch: Batch, **options: Any) -> Any:
         """The module's raw output. Compiled parts run uncompiled: compiled code ignores later hooks."""
-        if not any(
-            getattr(m, "_compiled_call_impl", None) or hasattr(m, "_orig_mod") for m in self.module.modules()
-        ):
+        if not self._compiled:
             return self.module(**batch.inputs, **self._options, **options)
         with torch.compiler.set_stance("force_eager"):
             return self.module(**batch.inputs, **self._options, **options)
@@ -283,15 +298,16 @@ class Subject:
         from .families import base_of
 
         model: Any = base_of(self.module)
-        before = getattr(getattr(model, "config", None), "_attn_implementation", None)
-        if before in (None, "eager"):
-            yield
-            return
-        try:
-            model.set_attn_implementation("eager")
-            yield
-        finally:
-            model.set_attn_implementation(before)
+        with lock_of(self.module):
+            before = getattr(getattr(model, "config", None), "_attn_implementation", None)
+            if before in (None, "eager"):
+                yield
+                return
+            try:
+                model.set_attn_implementation("eager")
+                yield
+            finally:
+                model.set_attn_implementation(before)
 
     def attentions(self, batch: Batch) -> dict[int, Tensor]:
         """Attention weights (examples, heads, tokens, tokens) by the site of their block's output."""
@@ -325,11 +341,24 @@ class Subject:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Evaluation mode and frozen parameters inside the block. The blocks may be nested."""
-        if self._frozen:
-            yield
-            return
-        training = [m for m in self.module.modules() if m.training]
+        """Evaluation mode and frozen parameters inside the block, which other threads wait for.
+
+        The blocks may be nested.
+        """
+        with lock_of(self.module), outside_inference_mode():
+            if self._frozen:
+                yield
+            else:
+                with self._freezing():
+                    yield
+
+    @contextmanager
+    def _freezing(self) -> Iterator[None]:
+        modules = list(self.module.modules())
+        self._compiled = any(
+            getattr(m, "_compiled_call_impl", None) or hasattr(m, "_orig_mod") for m in modules
+        )
+        training = [m for m in modules if m.training]
         # By name: a model whose weights are loaded as they are needed makes new parameters.
         learning = {name for name, p in self._parameters() if p.requires_grad}
         self._frozen += 1
@@ -381,14 +410,29 @@ class Subject:
         return lengths if torch.equal(reference, output) else {}
 
 
-def _moved(model: nn.Module, device: str | torch.device | None) -> nn.Module:
-    try:
-        return model if device is None else model.to(device)
-    except (RuntimeError, AssertionError) as error:
-        raise ModelError(
-            f"the model cannot be moved to device {str(device)!r}: {str(error).splitlines()[0]}. Use 'cpu', "
-            f"or a device that this machine and this build of torch have, such as 'cuda' or 'cuda:0'"
-        ) from error
+@contextmanager
+def outside_inference_mode() -> Iterator[None]:
+    """Nothing is made in torch.inference_mode here: what is made there can never have a gradient."""
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(False), torch.no_grad():
+            yield
+    else:
+        yield
+
+
+def _check_parameters(module: nn.Module) -> None:
+    """Refuse weights that are not there, unless a hook loads them, and weights that allow no gradients."""
+    for part in module.modules():
+        for name, p in part.named_parameters(recurse=False):
+            if p.is_meta and not hasattr(part, "_hf_hook"):
+                raise ModelError(
+                    f"{type(module).__name__} has no weights: {name} is on the meta device; load them first"
+                )
+            if p.is_inference():
+                raise ModelError(
+                    f"{type(module).__name__} was made inside torch.inference_mode, so that it allows no "
+                    f"gradients; load it outside"
+                )
 
 
 def _check_state(site: int, state: Tensor, batch: Batch) -> None:
