@@ -136,7 +136,7 @@ def _decode(
     width = _vocabulary(head, types, states[request.sites[0]])
     at_once = max(1, LOGITS_AT_ONCE.get(alpha.device.type, LOGITS_AT_ONCE["cpu"]) // width)
     for number, positions in zip(request.sites, where.split(counts), strict=True):
-        for site, example, token in (part.unbind(1) for part in positions.split(at_once)):
+        for site, example, token in (part.unbind(1) for part in positions.split(at_once) if len(part)):
             source = (token - 1).clamp(min=0) if before else token
             logits = head(states[number][example, source])
             shares = _shares(logits, types.ids[example], types.real[example], tau)

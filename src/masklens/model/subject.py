@@ -205,7 +205,7 @@ class Subject:
         if self._alone and not bool(batch.valid.all()):
             raise ModelError(
                 f"{type(self.module).__name__} gives a text another output when it is padded; explain texts "
-                f"of different lengths one at a time: batch_size=1"
+                f"of different lengths one at a time"
             )
         with outside_inference_mode():
             return batch.to(self.device)
@@ -249,9 +249,11 @@ class Subject:
         def long(state: Tensor) -> bool:
             return state[0].numel() > most or state.numel() > 4 * most
 
-        def frozen() -> AbstractContextManager[None]:
+        @contextmanager
+        def frozen() -> Iterator[None]:
             # On a GPU the way back runs in another thread, while the thread that waits for it has the lock.
-            return nullcontext() if self._frozen else self.frozen()
+            with nullcontext() if self._frozen else self.frozen():
+                yield
 
         return recomputing([point.module for point in self.blocks.values()], long, frozen)
 
