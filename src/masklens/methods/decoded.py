@@ -132,6 +132,8 @@ def _decode(
         )
     scores = torch.zeros(*alpha.shape[:2], types.ids.shape[1], device=alpha.device, dtype=torch.float32)
     where = ((alpha != 0) & request.batch.valid[:, None]).transpose(0, 1).nonzero()  # (positions, 3)
+    if not len(where):
+        return scores
     counts = where[:, 0].bincount(minlength=len(request.sites)).tolist()
     width = _vocabulary(head, types, states[request.sites[0]])
     at_once = max(1, LOGITS_AT_ONCE.get(alpha.device.type, LOGITS_AT_ONCE["cpu"]) // width)
