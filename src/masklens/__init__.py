@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .diffmask.lens import DiffMask
     from .evaluation import evaluate, verify
     from .methods.explain import explain
+    from .methods.logit_lens import layer_predictions
     from .model.families import register_family
     from .model.subject import Subject
     from .model.windows import windows
@@ -35,6 +36,7 @@ __all__ = [
     "analysis",
     "evaluate",
     "explain",
+    "layer_predictions",
     "load",
     "methods",
     "register_family",
@@ -50,6 +52,7 @@ _HOME = {
     "Subject": "model.subject",
     "evaluate": "evaluation",
     "explain": "methods.explain",
+    "layer_predictions": "methods.logit_lens",
     "load": "attribution",
     "register_family": "model.families",
     "report": "reports.report",

@@ -15,7 +15,8 @@ from .console import draw, print_json, tell, working
 from .inputs import check_methods, check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
 
 if TYPE_CHECKING:
-    from ..attribution import Attribution
+    from ..attribution import Attribution, Text
+    from ..methods.logit_lens import LayerPredictions
     from ..model.subject import Subject
     from ..reports.ways import Way
 
@@ -80,12 +81,25 @@ def explain(
             with stage(f"writing {out}"):
                 write(attributions, out, subject if verify else None, lenses, guard)
             tell(f"wrote {out}")
+        layers = None if as_json else predicted(subject, attributions)
     if as_json:
         print_json([record(attribution) for attribution in attributions])
     else:
-        draw(attributions)
+        draw(attributions, layers)
         for line in lines:
             typer.echo(line)
+
+
+def predicted(subject: Subject, attributions: Sequence[Attribution]) -> dict[Text, LayerPredictions] | None:
+    """What each layer of a language model would predict, by text."""
+    from ..methods.logit_lens import layer_predictions
+    from ..tasks.lm import LanguageModel
+
+    if not isinstance(subject.task, LanguageModel):
+        return None
+    with stage("reading the layers"):
+        texts = list(dict.fromkeys(one.text for one in attributions))
+        return dict(zip(texts, layer_predictions(subject, texts), strict=True))
 
 
 def prove(

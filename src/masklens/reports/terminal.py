@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +28,7 @@ from .labels import (
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
+    from ..methods.logit_lens import LayerPredictions
     from ..verification import Verification
 
 LABEL_WIDTH = 11
@@ -89,6 +90,19 @@ def proof_line(attribution: Attribution, proof: Verification) -> Text:
         (f" Kept: {named}." if named else "", ""),
         (f" ({site_name(proof.site)}; {proof_details(proof)})", "dim"),
     )  # fmt: skip
+
+
+def layers_line(found: LayerPredictions) -> Text:
+    """What the layers would predict, from the first to the last; layers that agree stand together."""
+    line = Text.assemble(("each layer's own prediction: ", "dim"))
+    for name, run in groupby(range(len(found.sites)), lambda k: found.predictions[k]):
+        first, *_, last = [*run] * 2
+        where = site_name(found.sites[first])
+        where += f" to {site_name(found.sites[last])}" if last > first else ""
+        line.append_text(Text.assemble((f"{where} ", "dim"), printable(name)))
+        line.append(f" {found.probabilities[last]:.0%}, ", "dim")
+    line.append_text(Text.assemble((printable(found.answer), "bold"), (f" {found.since}", "dim")))
+    return line
 
 
 def block(
