@@ -27,7 +27,18 @@ RANKS = {
     "cli": 5,
 }
 """a room imports itself and rooms of a lower rank; model and tasks may import each other"""
-SHARED = {"bootstrap", "errors", "layers", "attribution", "words", "files", "reading", "analysis"}
+SHARED = {
+    "bootstrap",
+    "errors",
+    "layers",
+    "attribution",
+    "generation",
+    "words",
+    "units",
+    "files",
+    "reading",
+    "analysis",
+}
 """modules beside the rooms: everyone imports them, they import one another"""
 DRAWING = {f"reports.{name}" for name in ("colours", "labels", "heatmap", "terminal", "fragment", "bars")}
 """what draws one record: the records themselves import it when they are shown, so it imports no other room"""
