@@ -50,6 +50,8 @@ class Generation:
     turns: tuple[Turn, ...]
     steps: tuple[str, ...]
     """the answer's tokens"""
+    pieces: tuple[str, ...]
+    """the same as they are written"""
     places: tuple[int, ...]
     """for each step, how many of the ids it has seen"""
     targets: tuple[tuple[int, ...], ...]
@@ -85,7 +87,9 @@ class Generation:
     def _counts(self) -> dict[str, tuple[int, ...]]:
         tokens, steps = (len(self.tokens),), (len(self.steps),)
         each = {"offsets": tokens, "special": tokens, "units": (len(self.ids),), "logit_lens": (*steps, 0)}
-        return each | dict.fromkeys(("places", "targets", "ends", "probabilities", "runners_up"), steps)
+        return each | dict.fromkeys(
+            ("pieces", "places", "targets", "ends", "probabilities", "runners_up"), steps
+        )
 
     def __eq__(self, other: object) -> bool:
         return row(self) == row(other) if isinstance(other, Generation) else NotImplemented
@@ -118,7 +122,7 @@ class Generation:
             sites=self.sites,
             scores=self.scores[step, :, :count],
             prediction=self.likeliest(step),
-            target=self.steps[step],
+            target=self.pieces[step],
             method=self.method,
             settings=self.settings,
             merge=self.merge,
@@ -127,7 +131,7 @@ class Generation:
     def likeliest(self, step: int) -> str:
         """The token that the model itself puts first."""
         best = self.runners_up[step][:1]
-        return best[0].token if best and best[0].probability > self.probabilities[step] else self.steps[step]
+        return best[0].token if best and best[0].probability > self.probabilities[step] else self.pieces[step]
 
     def attributions(self) -> list[Attribution]:
         """All steps as attributions."""
@@ -187,6 +191,7 @@ class Saved(FileModel):
     special: list[bool]
     turns: list[SavedTurn]
     steps: Annotated[list[Word], Field(min_length=1)]
+    pieces: list[Word]
     places: list[Count]
     targets: list[Annotated[list[Count], Field(min_length=1)]]
     ends: list[Count]
@@ -329,6 +334,6 @@ def schema(pa: Any) -> Any:
         "runners_up": guesses,
         "logit_lens": guesses,
     }
-    columns |= dict.fromkeys(("tokens", "steps"), strings)
+    columns |= dict.fromkeys(("tokens", "steps", "pieces"), strings)
     columns |= dict.fromkeys(("ids", "units", "places", "ends", "sites"), ints)
     return pa.schema({name: columns.get(name, string) for name in Saved.model_fields})

@@ -303,7 +303,7 @@ def test_a_step_is_an_attribution(subject):
     made = ml.explain_generation(subject, PROMPT, max_new_tokens=4, sites="all")
     for i, one in enumerate(made.attributions()):
         assert one.text == made.text[: made.ends[i]] and len(one.tokens) == made.places[i]
-        assert one.target == made.steps[i] and one.prediction == one.target
+        assert one.target == made.pieces[i] and one.prediction == one.target
         np.testing.assert_array_equal(one.scores, made.scores[i, :, : made.places[i]])
     words = made.step(0).words()
     assert words.tokens[:4] == ("the", "plot", "is", "dull")

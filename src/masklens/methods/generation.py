@@ -93,6 +93,8 @@ class Step(NamedTuple):
     place: int
     target: Continuation
     name: str
+    piece: str = ""
+    """how it is written"""
 
 
 def _answer_ids(
@@ -188,16 +190,17 @@ def plan_steps(subject: Subject, dialogue: Dialogue, target: Any) -> list[Step]:
     """What is explained: each token of the answer, a span of it, or a span rather than another."""
     if target is None:
         ids, start = dialogue.whole.ids, dialogue.start
-        return [Step(i, Continuation([], [ids[i]]), dialogue.names[i]) for i in range(start, len(ids))]
+        pieces = [
+            dialogue.whole.text[slice(*_characters(dialogue, i, i + 1))] for i in range(start, len(ids))
+        ]
+        numbered = enumerate(zip(dialogue.names[start:], pieces, strict=True), start)
+        return [Step(i, Continuation([], [ids[i]]), name, piece or name) for i, (name, piece) in numbered]
     span = target[0] if isinstance(target, tuple) and len(target) == 2 else target
     first, last, lead = _span(dialogue, span)
     own = list(dialogue.whole.ids[first:last])
     if not isinstance(target, tuple):
-        return [
-            Step(
-                first, Continuation([], own), dialogue.whole.text[slice(*_characters(dialogue, first, last))]
-            )
-        ]
+        written = dialogue.whole.text[slice(*_characters(dialogue, first, last))]
+        return [Step(first, Continuation([], own), written, written)]
     task: Any = subject.task
     other = task._ids(lead + target[1] if isinstance(target[1], str) else target[1])
     same = next((k for k, (a, b) in enumerate(zip(own, other, strict=False)) if a != b), None)
@@ -205,7 +208,7 @@ def plan_steps(subject: Subject, dialogue: Dialogue, target: Any) -> list[Step]:
         raise TargetError(f"{target[0]!r} and {target[1]!r} start with the same tokens; nothing to compare")
     chosen = Continuation([], [own[same]], other[same])
     name = f"{task.tokenizer.decode([own[same]])} rather than {task.tokenizer.decode([other[same]])}"
-    return [Step(first + same, chosen, name)]
+    return [Step(first + same, chosen, name, name)]
 
 
 def _characters(dialogue: Dialogue, first: int, last: int) -> Span:
@@ -266,6 +269,7 @@ class _Work:
             special=tuple(whole.special[group[0]] for group in groups),
             turns=whole.turns,
             steps=tuple(step.name for step in steps),
+            pieces=tuple(step.piece for step in steps),
             places=tuple(step.place for step in steps),
             targets=tuple(tuple(step.target.ids) for step in steps),
             ends=tuple(max(end for _, end in whole.offsets[: step.place]) for step in steps),
@@ -338,8 +342,7 @@ class _Work:
         best = chosen[0].topk(RUNNERS_UP + 1)
         pairs = zip(best.indices.tolist(), best.values.exp().tolist(), strict=True)
         others = [(i, p) for i, p in pairs if i != step.target.ids[0]][:RUNNERS_UP]
-        names = self.subject.tokenizer.convert_ids_to_tokens([i for i, _ in others])
-        return probability, tuple(Guess(name, p) for name, (_, p) in zip(names, others, strict=True))
+        return probability, tuple(Guess(self.subject.tokenizer.decode([i]), p) for i, p in others)
 
 
 def step_batch(subject: Subject, dialogue: Dialogue, steps: Sequence[Step]) -> Batch:

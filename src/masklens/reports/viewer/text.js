@@ -4,8 +4,10 @@ function textView(index) {
   const text = data.texts[index],
     maps = shownMaps(text);
   const page = el("article", { class: "text-view", "data-text": index });
+  chooseUnits(text);
   state.site ??= telling(text);
   page.append(heading(text, index));
+  if (text.steps) page.append(answerButtons(text));
   if (text.maps.length) page.append(el("div", { class: "bar" }, slider(sitesOf(maps)), controls(text)));
   const cards = el("div", { class: `cards${maps.length === 1 ? " single" : ""}` });
   for (const map of maps) cards.append(card(text, map));
@@ -15,7 +17,7 @@ function textView(index) {
 }
 
 function heading(text, index) {
-  const facts = [el("span", {}, "predicted ", isolated(text.prediction, "label"))];
+  const facts = text.steps ? [] : [el("span", {}, "predicted ", isolated(text.prediction, "label"))];
   if (text.label != null)
     facts.push(
       el(
@@ -25,7 +27,7 @@ function heading(text, index) {
         isolated(text.label, "label"),
       ),
     );
-  const lines = text.text.map((part, i) =>
+  const lines = (text.steps ? [] : text.text).map((part, i) =>
     el("p", {
       class: part.length > 220 ? "sentence long" : "sentence",
       dir: direction(part),
@@ -55,17 +57,13 @@ function heading(text, index) {
 
 function controls(text) {
   const bar = el("div", { class: "controls" });
-  bar.append(
-    choice(
-      "Units",
-      [
-        [false, "tokens", "As the model's tokenizer cuts the text"],
-        [true, "words", "Sub-words merged (w)"],
-      ],
-      state.words,
-      (v) => set({ words: v, picked: [] }),
-    ),
-  );
+  const units = [
+    [false, "tokens", "As the model's tokenizer cuts the text"],
+    [true, "words", "Sub-words merged (w)"],
+    ...(text.sentences ? [["sentences", "sentences", "Scores merged by sentence"]] : []),
+  ];
+  if (!text.kind || text.kind === "tokens")
+    bar.append(choice("Units", units, state.words, (v) => set({ words: v, chosen: true, picked: [] })));
   const overs = new Set(text.maps.map((m) => m.over));
   if (overs.size > 1)
     bar.append(
@@ -110,7 +108,7 @@ function controls(text) {
 // The deepest site at which every map still says something about the text itself: deep gradients are often left
 // with the token that the answer is read from.
 function telling(text) {
-  const maps = text.maps.filter((m) => m.sites.length > 1),
+  const maps = mapsOf(text).filter((m) => m.sites.length > 1),
     sites = sitesOf(maps.length ? maps : text.maps);
   const says = (map, site) => {
     const view = viewOf(text, map, false),
@@ -227,7 +225,7 @@ function card(text, map) {
   );
   one.append(cardHead(text, map, where), line, proof);
   if (map.emerged) one.append(el("p", { class: "emerged" }, isolated(map.emerged)));
-  one.append(picture);
+  one.append(picture, ...[lensRow(text, map)].filter(Boolean));
   one.append(legend(map, viewOf(text, map, state.words)), compared, about(map));
   one.showRow = () => {
     for (const cell of $$(".chosen", one)) cell.classList.remove("chosen");
@@ -289,7 +287,7 @@ function proofBlock(text, map, row) {
     "p",
     {},
     el("strong", {}, proof.kept ? "Still " : "No longer ", isolated(map.prediction ?? text.prediction)),
-    ` with ${percent(proof.removed)} of the tokens removed; the output moved ${proof.divergence == null ? "" : "by "}${moved}.`,
+    ` with ${percent(proof.removed)} of the ${text.kind ?? "tokens"} removed; the output moved ${proof.divergence == null ? "" : "by "}${moved}.`,
     proof.opened ? ` For that, ${proof.opened} more ${proof.opened === 1 ? "was" : "were"} kept than the map says.` : "",
   );
   const verdict = el(
@@ -303,7 +301,7 @@ function proofBlock(text, map, row) {
 
 // The text as the model saw it in the proof: what was kept, with a gap for each run of what was not.
 function whatIsLeft(text, map, proof) {
-  const units = unitsOf(text.layouts[map.layout], false),
+  const units = unitsOf(text.layouts[map.layout]).slice(0, scoresOf(map)[0].length),
     line = el(
       "p",
       { class: "left", dir: direction(text.text.join(" ")) },
