@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from . import analysis
     from .attribution import Attribution
     from .diffmask.lens import DiffMask
-    from .evaluation import evaluate, verify
+    from .evaluation.evaluate import evaluate
     from .evaluation.generation import verify_generation
+    from .evaluation.verify import verify
     from .generation import Generation, load, save
     from .methods.explain import explain
     from .methods.generation import explain_generation
@@ -63,7 +64,7 @@ _HOME = {
     "report": "reports.report",
     "save": "generation",
     "verify": "evaluation",
-    "verify_generation": "evaluation.generation",
+    "verify_generation": "evaluation",
     "windows": "model.windows",
 }
 

@@ -150,13 +150,13 @@ class Generation:
 
 
 def row(generation: Generation) -> dict[str, Any]:
-    """The record as lists, strings and numbers, for JSON and for columns of one type each."""
+    """The record as lists, strings and numbers, for JSON. Scores that are not finite become None."""
     scores = generation.scores.astype(object)
     scores[~np.isfinite(generation.scores)] = None
     made = {**asdict(generation), "scores": scores.tolist()}
     made |= {name: [_guesses(some) for some in made[name]] for name in ("runners_up", "logit_lens")}
     made["turns"] = [turn._asdict() for turn in generation.turns]
-    made["settings"] = json.dumps(generation.settings, sort_keys=True, default=str)
+    made["settings"] = dict(generation.settings)
     return made
 
 
@@ -278,11 +278,12 @@ def _write_parquet(rows: Sequence[dict[str, Any]], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema(pa)), path, write_page_checksum=True)
+    cells = [{**one, "settings": json.dumps(one["settings"], default=str)} for one in rows]
+    pq.write_table(pa.Table.from_pylist(cells, schema=schema(pa)), path, write_page_checksum=True)
 
 
 def _write_json(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    path.write_text(json.dumps(rows, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+    path.write_text(json.dumps(rows, ensure_ascii=False, allow_nan=False, default=str), encoding="utf-8")
 
 
 def load(path: str | os.PathLike[str]) -> list[Any]:

@@ -33,7 +33,7 @@ class Layout(NamedTuple):
 
 
 def unit_groups(layout: Layout, units: Any) -> list[list[int]]:
-    """Token numbers of each unit, in the order of the text. Special tokens are units of their own.
+    """Token numbers of each unit, in the order of the text. Special tokens are in units of their own.
 
     Args:
         units: "tokens", "words", "sentences" (which end with a turn), "turns", or spans of the text: parts
@@ -82,12 +82,12 @@ def _place(text: str, span: Any) -> Span:
 def _grouped(layout: Layout, cuts: Sequence[int]) -> list[list[int]]:
     """Tokens by the cut before their first character that is no white space."""
     groups: list[list[int]] = []
-    last: int | None = None
+    last: int | None = -1
     for i, (start, end) in enumerate(layout.offsets):
         written = layout.text[start:end]
         first = start + len(written) - len(written.lstrip())
         unit = None if layout.special[i] else sum(cut <= min(first, max(start, end - 1)) for cut in cuts)
-        if unit is None or unit != last:
+        if unit != last:
             groups.append([])
         groups[-1].append(i)
         last = unit

@@ -11,6 +11,7 @@ import masklens
 
 from . import options
 from .console import draw, print_json, tell, waiting, working
+from .generate import answer_all, gather_prompts, keep_answers, show_answers
 from .inputs import check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ def explain(
     column: options.Column = None,
     pair: options.Pair = False,
     limit: options.Limit = None,
+    generate: options.Generate = False,
+    chat: options.Chat = None,
     model: options.Model = None,
     device: options.Device = None,
     truncate: options.Truncate = False,
@@ -39,6 +42,8 @@ def explain(
     lm_head: options.Head = None,
     target: options.Target = None,
     windows: options.Windows = None,
+    units: options.Units = "tokens",
+    max_new_tokens: options.NewTokens = 64,
     verify: options.Verify = True,
     guard: options.Guard = None,
     out: Annotated[
@@ -53,6 +58,7 @@ def explain(
 
       masklens explain "a fast, funny movie"
       masklens explain --model FOLDER --method gradcam --input reviews.csv
+      masklens explain --model FOLDER --chat messages.json --units sentences
     """
     with working():
         from ..reports.export import check_output, write
@@ -61,19 +67,31 @@ def explain(
             check_output(out)
         if not verify:
             check_unused({"--guard": guard}, "--verify")
-        wanted = gather(texts, input, column, limit, pair)
         check_methods(method)
+        if generate or chat:
+            unused = {"--pair": pair, "--lens": lens, "--lm-head": lm_head, "--windows": windows}
+            check_unused(unused | {"--guard": guard}, "texts to explain without --generate or --chat")
+            prompts = gather_prompts(chat, lambda: gather(texts, input, column, limit))
+        else:
+            check_unused({"--units": units != "tokens"}, "--generate or --chat")
+            wanted = gather(texts, input, column, limit, pair)
         subject = load_subject(model, device, truncate, max_length, trust_remote_code)
-        lenses = load_lenses(model, subject, lens, method)
-        ways = choose_ways(method, lenses, lm_head, option)
-        found = explain_all(subject, wanted, ways, target, seed, windows)
-        attributions = text_by_text(list(found.values()))
-        if out:
-            with waiting(f"writing {out}"):
-                write(attributions, out, subject if verify else None, lenses, guard)
-            tell(f"wrote {out}")
-        proofs = prove(subject, found, ways, guard) if verify else None
-    if as_json:
+        if generate or chat:
+            made = answer_all(subject, prompts, method, option, units, target, max_new_tokens, seed)
+            verified = keep_answers(subject, made, out, verify)
+        else:
+            lenses = load_lenses(model, subject, lens, method)
+            ways = choose_ways(method, lenses, lm_head, option)
+            found = explain_all(subject, wanted, ways, target, seed, windows)
+            attributions = text_by_text(list(found.values()))
+            if out:
+                with waiting(f"writing {out}"):
+                    write(attributions, out, subject if verify else None, lenses, guard)
+                tell(f"wrote {out}")
+            proofs = prove(subject, found, ways, guard) if verify else None
+    if generate or chat:
+        show_answers(made, verified, as_json)
+    elif as_json:
         print_records(attributions, proofs)
     else:
         draw(attributions, proofs)

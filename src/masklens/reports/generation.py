@@ -41,10 +41,8 @@ def generation_data(generation: Generation, subject: Any = None, keep: float = 0
 
 
 def sentence_starts(layout: Layout, also: Sequence[int]) -> list[int]:
-    """The units at which sentences begin, and those given; what a template adds is not cut up."""
-    firsts = [group[0] for group in unit_groups(layout, "sentences")]
-    own = {i for i in firsts if not layout.special[i] or not i or not layout.special[i - 1]}
-    return sorted(own | set(also))
+    """The units at which sentences begin, and those given."""
+    return sorted({group[0] for group in unit_groups(layout, "sentences")} | set(also))
 
 
 def step_map(g: Generation, step: int, proofs: Sequence[Verification]) -> dict[str, Any]:
