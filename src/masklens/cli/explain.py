@@ -44,6 +44,7 @@ def explain(
     windows: options.Windows = None,
     units: options.Units = "tokens",
     max_new_tokens: options.NewTokens = 64,
+    continuation: options.Continuation = None,
     verify: options.Verify = True,
     guard: options.Guard = None,
     out: Annotated[
@@ -73,11 +74,13 @@ def explain(
             check_unused(unused | {"--guard": guard}, "texts to explain without --generate or --chat")
             prompts = gather_prompts(chat, lambda: gather(texts, input, column, limit))
         else:
-            check_unused({"--units": units != "tokens"}, "--generate or --chat")
+            mine = {"--units": units != "tokens", "--continuation": continuation}
+            check_unused(mine, "--generate or --chat")
             wanted = gather(texts, input, column, limit, pair)
         subject = load_subject(model, device, truncate, max_length, trust_remote_code)
         if generate or chat:
-            made = answer_all(subject, prompts, method, option, units, target, max_new_tokens, seed)
+            asked = {"units": units, "target": target, "continuation": continuation, "seed": seed}
+            made = answer_all(subject, prompts, method, option, max_new_tokens=max_new_tokens, **asked)
             verified = keep_answers(subject, made, out, verify)
         else:
             lenses = load_lenses(model, subject, lens, method)

@@ -45,20 +45,11 @@ def answer_all(
     prompts: Sequence[Any],
     methods: Sequence[str] | None,
     options: Sequence[str] | None,
-    units: str,
-    target: str | None,
-    max_new_tokens: int,
-    seed: int,
+    **common: Any,
 ) -> list[Generation]:
-    """What each method says about the answer to each prompt."""
+    """What each method says about the answer to each prompt; `common` goes to `explain_generation`."""
     from ..methods.registry import find
 
-    common: dict[str, Any] = {
-        "units": units,
-        "target": target,
-        "max_new_tokens": max_new_tokens,
-        "seed": seed,
-    }
     made = []
     for prompt in prompts:
         for name in methods or [DEFAULT_METHOD]:

@@ -90,6 +90,9 @@ Verify = Annotated[bool, of_method("--verify/--no-verify", FLAG, VERIFY)]
 
 UNITS = "What of a prompt is scored and removed as a whole: tokens, words, sentences or turns."
 Units = Annotated[str, of_method("--units", "NAME", UNITS)]
+Continuation = Annotated[
+    str | None, of_method("--continuation", "TEXT", "Explain this answer to the prompt, not the model's own.")
+]
 NewTokens = Annotated[int, of_method("--max-new-tokens", "N", "Tokens of an answer, at most.", min=1)]
 
 Json = Annotated[bool, of_output("--json", FLAG, "Print machine-readable output alone.")]
