@@ -80,7 +80,7 @@ function foldedReading(text, map, row) {
   for (const [name, start, end] of foldsOf(text, map)) {
     const units = numbers(start, Math.min(end, view.units.length)).map((i) => [view.units[i], i]);
     if (!units.length) continue;
-    const key = `${state.text} ${name} ${start}`;
+    const key = `${state.text} ${state.words} ${name} ${start}`;
     line.append(fold(key, units.length <= LONG, foldHead(name, units, view, row, total), foldBody(key, text, units, view, row, map)));
   }
   return line;
@@ -98,7 +98,7 @@ function foldsOf(text, map) {
 // A part that opens and folds, and stays so when another step is chosen.
 function fold(key, open, head, body) {
   const made = el("details", { class: "fold", open: state.folds[key] ?? open }, head, body);
-  made.addEventListener("toggle", () => (state.folds[key] = made.open));
+  head.addEventListener("click", () => (state.folds[key] = !made.open));
   return made;
 }
 
