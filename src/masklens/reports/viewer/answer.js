@@ -122,7 +122,8 @@ function foldBody(key, text, units, view, row, map) {
     cuts = new Set(state.words ? text.sentences.map((i) => of[i]) : text.sentences);
   const sentences = [];
   for (const one of units) {
-    if (!sentences.length || (cuts.has(one[1]) && !one[0].special)) sentences.push([]);
+    const begun = sentences[sentences.length - 1]?.some(([unit]) => !unit.special);
+    if (!sentences.length || (begun && cuts.has(one[1]) && !one[0].special)) sentences.push([]);
     sentences[sentences.length - 1].push(one);
   }
   return el("div", { class: "sentences" }, ...sentences.map((some) => sentenceFold(key, some, view, row)));
