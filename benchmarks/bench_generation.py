@@ -24,8 +24,8 @@ from masklens.methods.generation import generate
 
 PROMPT, ANSWER = 200, 40
 PROMPTS = int(os.environ.get("PROMPTS", "30"))
-NEW_TOKENS = 8
-METHODS = ("grad_x_input", "gradient", "occlusion")
+NEW_TOKENS, DRAWS = 6, 2
+METHODS = ("grad_x_input", "gradient")
 QUESTION = "Is this review positive or negative, and why? Answer in one sentence.\nReview: "
 
 
@@ -37,7 +37,7 @@ def main() -> str:
     folder = Path(found.submodule_search_locations[0])
     file = next(folder.glob("*.gguf")).name
     subject = ml.Subject.from_pretrained(folder, dtype="float32", gguf_file=file)
-    return f"{cost(subject)}\n\n{truth(subject)}"
+    return f"{truth(subject)}\n\n{cost(subject)}"
 
 
 def cost(subject: ml.Subject) -> str:
@@ -63,12 +63,12 @@ def cost(subject: ml.Subject) -> str:
 def truth(subject: ml.Subject) -> str:
     """How many of an answer's tokens stay without the half that is called unneeded."""
     kept: dict[str, list[float]] = {name: [] for name in (*METHODS, "random")}
-    for number, review in enumerate(sorted(read_reviews()[0], key=len)[-PROMPTS:]):
+    for number, review in enumerate(sorted(read_reviews()[0], key=len)[:PROMPTS]):
         messages = [{"role": "user", "content": QUESTION + review}]
         for name in METHODS:
             made = ml.explain_generation(subject, messages, name, NEW_TOKENS, units="words")
             kept[name].append(stays(subject, made))
-        drawn = np.random.default_rng(number).random((3, *made.scores.shape))
+        drawn = np.random.default_rng(number).random((DRAWS, *made.scores.shape))
         kept["random"].append(float(np.mean([stays(subject, replace(made, scores=one)) for one in drawn])))
     rows = [[name, *row(np.array(some), np.array(kept["random"]))] for name, some in kept.items()]
     said = f"{PROMPTS} prompts, {NEW_TOKENS} tokens each, words, half removed; 95% intervals over prompts"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import subprocess
 import sys
@@ -36,3 +37,12 @@ def sst2_dev() -> tuple[list[str], list[int]]:
         raise Missing(f"no {path}: set MASKLENS_DATA to the folder of the data sets")
     rows = [line.rsplit("\t", 1) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
     return [text.strip() for text, _ in rows], [int(label) for _, label in rows]
+
+
+def agnews_test() -> list[str]:
+    """Title and description of the texts in the test set of AG News."""
+    path = Path(os.environ.get("MASKLENS_DATA") or SHARED / "data") / "agnews" / "test.csv"
+    if not path.exists():
+        raise Missing(f"no {path}: set MASKLENS_DATA to the folder of the data sets")
+    with path.open(encoding="utf-8", newline="") as file:
+        return [f"{title} {description}" for _, title, description in csv.reader(file)]

@@ -29,7 +29,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "model_dir": {"type": Path, "required": True, "help": "the folder of the reference checkpoints"},
     "data": {"type": Path, "required": True, "help": "the folder of the data sets"},
-    "model": {"help": "such as mpnet-sst5; of saliency, mpnet or minilm"},
+    "model": {"help": "such as mpnet-sst5; of saliency and shortcuts, mpnet or minilm"},
     "lens": {"type": Path, "help": "a folder of fitted lenses, instead of fitting them"},
     "part": {"action": "append", "help": "do only this part, such as lens or lens/inputs; may be repeated"},
     "jobs": {"type": count, "default": 1, "help": "processes side by side"},
@@ -52,9 +52,17 @@ EXPERIMENTS = {
     "sst": Experiment("DiffMask on sentiment (section 3.2)", ON_A_MODEL),
     "squad": Experiment("DiffMask on question answering (section 3.3)", ON_A_MODEL),
     "saliency": Experiment("Decoded Grad-CAM: hiding, revealing, word overlap", (*ON_A_MODEL, "jobs")),
+    "lenses": Experiment(
+        "Lenses by the defaults: margins, seeds, sites alone",
+        ("out", "model_dir", "data", "model", "part", "device", "limit", "steps", "seed"),
+    ),
     "emergence": Experiment(
         "Planted transformers: what lenses drop at each layer",
         ("out", "task", "seeds", "alone", "steps"),
+    ),
+    "shortcuts": Experiment(
+        "Planted words that decide: which methods find them",
+        ("out", "model_dir", "data", "model", "part", "device", "limit", "seed"),
     ),
 }
 

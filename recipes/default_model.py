@@ -22,7 +22,9 @@ from experiments.sst.treebank import read_split
 from safetensors.torch import load_file, save_file
 
 from masklens import DiffMask, Subject
-from masklens.diffmask.objective import FrozenTexts, judge
+from masklens.diffmask.judging import judge
+from masklens.diffmask.texts import FrozenTexts
+from masklens.layers import site_name
 from masklens.model.default import HOME, OVER
 
 PIECES = 8000
@@ -149,14 +151,14 @@ def _lens_table(subject: Subject, over: str, frozen: FrozenTexts) -> str:
     made = DiffMask.default(subject, over)
     found = judge(made.probe, frozen)
     rows = [
-        f"| {site} | {j.divergence:.3f} | {1 - j.kept:.1%} | {j.agreement:.1%} |"
+        f"| {site_name(site)} | {j.divergence:.3f} | {1 - j.kept:.1%} | {j.agreement:.1%} |"
         for site, j in zip(made.sites, found, strict=True)
     ]
     head = [
         "",
         f"## The lens over {over}",
         "",
-        "| site | divergence | masked | agreement |",
+        "| layer | divergence | masked | agreement |",
         "|---|---|---|---|",
     ]
     return "\n".join([*head, *rows, ""])

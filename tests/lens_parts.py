@@ -8,7 +8,8 @@ from torch import Tensor
 import sevens
 from masklens.diffmask.lens import _new_probe
 from masklens.diffmask.networks import LIMIT, SCALE, Over, Probe, rows_for
-from masklens.diffmask.objective import FrozenTexts, LensObjective
+from masklens.diffmask.objective import LensObjective
+from masklens.diffmask.texts import FrozenTexts
 from masklens.diffmask.trainer import Settings
 from masklens.model.subject import Subject
 

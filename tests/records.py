@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from masklens.attribution import Attribution
+from masklens.verification import Verification
 
 
 def make(tokens=("[CLS]", "good", "[SEP]"), scores=None, text="good", method="gradient", settings=None):
@@ -31,3 +32,22 @@ def make_pair(sites=1, parts=("question", "passage")):
     tokens = ("[CLS]", "who", "[SEP]", "she", "won", "it", "[SEP]")
     one = make(tokens=tokens, scores=np.arange(7.0 * sites).reshape(sites, 7), text=("who", "she won it"))
     return replace(one, segments=(0, 0, 0, 1, 1, 1, 1), parts=parts)
+
+
+def proved(**more):
+    """What a verification found: one of two tokens suffices, unless something else is said."""
+    found = dict(
+        site=1,
+        tokens=2,
+        needed=1,
+        divergence=0.25,
+        prediction_kept=True,
+        probability_before=0.97,
+        probability_after=0.95,
+        verdict="sufficient",
+        p_value=0.08,
+        p_reversed=1.0,
+        random_needed=2.0,
+        removed=(1,),
+    )
+    return Verification(**(found | more))

@@ -61,9 +61,9 @@ def test_a_token_gets_the_label_it_shares_most_with():
 
 def test_by_layer():
     table = analysis.by_layer([GOOD, BAD], special=False)
-    assert [g.name for g in table.groups] == ["0", "1"]
-    assert table["0"].mean == pytest.approx((1 + 0.2 + 0 + 0.8) / 4)
-    assert table["1"].mean == pytest.approx((0.9 + 0.2 + 0.2 + 0.2) / 4)
+    assert [g.name for g in table.groups] == ["words", "embeddings"]
+    assert table["words"].mean == pytest.approx((1 + 0.2 + 0 + 0.8) / 4)
+    assert table["embeddings"].mean == pytest.approx((0.9 + 0.2 + 0.2 + 0.2) / 4)
     assert table.plot().axes[0].get_xlabel() == "mean score"
 
 

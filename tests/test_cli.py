@@ -1,12 +1,14 @@
 """The command line: quick help, clean output, one-line errors."""
 
 import ast
+import inspect
 import io
 import json
 import os
 import re
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from masklens.cli.main import app
-from records import make
+from records import make, proved
 
 HEAVY = ("torch", "transformers", "captum", "accelerate", "pyarrow", "matplotlib", "numpy")
 
@@ -95,6 +97,22 @@ def test_one_method_is_described_with_its_options():
     assert found["options"]["score"] == "gradcam" and found["meanings"]["lm_head"].startswith("the language")
     assert "a fitted lens (--lens), or time" in call("methods", "diffmask").stdout
     assert call("methods", "nothing").exit_code == 2
+
+
+def test_every_option_of_every_method_is_explained_by_itself():
+    from masklens.cli.methods import documentation, option_rows
+    from masklens.methods.registry import METHODS, load_all
+
+    load_all()
+    for method in METHODS.values():
+        meanings = documentation(inspect.getdoc(method.function) or "")[1]
+        said = [meaning for _, _, meaning in option_rows(method.options, meanings)]
+        assert all(said) and len(set(said)) == len(said), method.name
+
+
+def test_costs_are_shown_for_the_default_options():
+    said = " ".join(call("methods").stdout.split())
+    assert "integrated_gradients 100 (2 n_steps) Gradient" in said and "shapley n_samples a token" in said
 
 
 @pytest.mark.parametrize(
@@ -184,19 +202,22 @@ def test_a_warning_is_one_line_without_source(monkeypatch):
     assert done.stderr == "warning: something about --lens and more\n"
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
 def test_a_wait_is_shown_on_a_terminal_alone(monkeypatch):
-    from masklens.cli.console import waiting
+    from masklens import progress
+    from masklens.cli.console import working
 
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
+    monkeypatch.setattr(progress, "MOMENT", 0.0)
     for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setenv("TERM", "xterm")
-        with waiting("loading the model"):
-            pass
-        assert ("loading the model ..." in stream.getvalue()) is shown
+        with working(), progress.stage("loading the model"):
+            time.sleep(0.3)
+        assert ("loading the model" in stream.getvalue()) is shown
 
 
 def test_loading_weights_shows_no_bar():
@@ -204,6 +225,8 @@ def test_loading_weights_shows_no_bar():
         [sys.executable, "-m", "masklens", "explain", "good", "--method", "gradient", "--json"],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
+    assert done.returncode == 0 and done.stderr == ""
+    done = run_python("import masklens; masklens.Subject.default()")
     assert done.returncode == 0 and done.stderr == ""
 
 
@@ -217,8 +240,11 @@ def test_texts_come_from_standard_input(monkeypatch):
     assert [row["text"] for row in json.loads(done.stdout)] == ["one", "two"], done.stderr
     reading._standard_input.cache_clear()
     assert CliRunner().invoke(app, [*common, "--input", "-"], input="").exit_code == 2
-    done = CliRunner().invoke(app, [*common, "-"], input="one\n")
-    assert done.exit_code == 2 and "give --input -" in done.stderr
+    reading._standard_input.cache_clear()
+    done = CliRunner().invoke(app, [*common, "-"], input="id,text\n1,one\n")
+    assert [row["text"] for row in json.loads(done.stdout)] == ["one"], done.stderr
+    done = CliRunner().invoke(app, [*common, "-", "two"], input="one\n")
+    assert done.exit_code == 2 and "stands alone" in done.stderr
 
 
 def test_options_of_a_method(monkeypatch):
@@ -281,8 +307,7 @@ def test_unknown_options_and_choices_have_exit_code_2():
 def fake_explanations(monkeypatch):
     """Put a stand-in for the model and the computation behind the command."""
     import masklens
-    from masklens import evaluation
-    from masklens.evaluation.verify import Verification
+    from masklens.evaluation.verify import Question
     from masklens.methods import explain as explaining
     from masklens.model import subject
     from masklens.reports import report as reporting
@@ -293,20 +318,27 @@ def fake_explanations(monkeypatch):
         print("a library that talks on standard output")
         return [make(text=text, method=method, settings=options) for text in texts]
 
-    def verify(_subject, found, keep=0.5, replace="mask", site=None, guard=None):
-        return [Verification(0.25, True, 0.5, (1,), 3 if guard == 0.1 else 0) for _ in found]
+    asked = Question()
+
+    class Verifier:
+        def __init__(self, _subject, texts):
+            self.texts = texts
+
+        def at_sites(self, found, sites, replace="mask", question=asked):
+            opened = 3 if question.guard == 0.1 else 0
+            return [[proved(opened=opened) for _ in found] for _ in sites]
+
+        def random(self, question=asked):
+            return [proved(verdict="no better than random") for _ in self.texts]
 
     model = object.__new__(subject.Subject)
     model.task = Classification(())
     monkeypatch.setattr(subject.Subject, "from_pretrained", lambda path, device=None, **how: model)
     monkeypatch.setattr(explaining, "explain", explain)
 
-    def verify_sites(_subject, found, sites, keep=0.5, replace="mask", guard=None):
-        return [verify(_subject, found, keep, replace, site, guard) for site in sites]
-
     monkeypatch.setattr(ways, "explain", explain)
-    monkeypatch.setattr(evaluation, "verify", verify)
-    monkeypatch.setattr(reporting, "verify_sites", verify_sites)
+    monkeypatch.setattr(sys.modules["masklens.evaluation.verify"], "Verifier", Verifier)
+    monkeypatch.setattr(reporting, "Verifier", Verifier)
     assert masklens.explain is explain
 
 
@@ -353,9 +385,9 @@ def test_heat_map_and_file(monkeypatch, tmp_path):
     done = call("explain", "--model", "m", *arguments)
     assert done.exit_code == 0, done.stderr
     assert "prediction" in done.stdout
-    assert "without good (50% of the tokens) the prediction stays" in done.stdout
+    assert "0.97. These 1 of 2 tokens suffice (0.95). Random orders need 2." in " ".join(done.stdout.split())
     assert "x.parquet" in done.stderr
-    assert [a.text for a in masklens.load(out)] == ["one"]
+    assert [(a.text, a.verification) for a in masklens.load(out)] == [("one", proved())]
 
 
 def test_printed_json_is_the_json_that_is_saved_and_its_verification(monkeypatch, tmp_path):
@@ -363,9 +395,10 @@ def test_printed_json_is_the_json_that_is_saved_and_its_verification(monkeypatch
     out = tmp_path / "x.json"
     done = call("explain", "--model", "m", "one", "two", "--method", first_method(), "--out", out, "--json")
     printed = json.loads(done.stdout)
-    proof = {"divergence": 0.25, "prediction_kept": True, "share_removed": 0.5, "removed": [1]}
-    proof["opened"] = 0
-    assert [row.pop("verification") for row in printed] == [proof] * 2
+    proof = printed[0]["verification"]
+    assert proof["passed"] and proof["verdict"] == "sufficient" and proof["removed"] == [1]
+    assert (proof["probability_before"], proof["probability_after"]) == (0.97, 0.95)
+    assert (proof["share_needed"], proof["random_share"]) == (0.5, 1.0)
     assert printed == json.loads(out.read_text(encoding="utf-8"))
 
 
@@ -375,7 +408,9 @@ def test_out_writes_a_report(monkeypatch, tmp_path):
     arguments = ["--model", "m", "one", "--method", first_method(), "--out", out]
     assert call("explain", *arguments).exit_code == 0
     assert '"text":["one"]' in out.read_text(encoding="utf-8")
-    assert '"proofs":[[0.25,1,0.5,[1]]' in out.read_text(encoding="utf-8")
+    assert '"proofs":[[0,1,1,2,"0.97","0.95",0.25,0.08,2.0,null,null,[1],0]' in out.read_text(
+        encoding="utf-8"
+    )
     assert call("explain", *arguments, "--no-verify").exit_code == 0
     assert '"proofs"' not in out.read_text(encoding="utf-8")
 
@@ -383,7 +418,7 @@ def test_out_writes_a_report(monkeypatch, tmp_path):
 def test_a_model_that_is_not_there_is_one_line(tmp_path):
     done = call("explain", "--model", tmp_path / "none", "hi")
     assert done.exit_code == 2 and done.stdout == ""
-    assert "no model could be loaded" in done.stderr and "Traceback" not in done.stderr
+    assert "no such folder" in done.stderr and "Traceback" not in done.stderr
 
 
 def complete(*words):

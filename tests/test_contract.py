@@ -1,6 +1,6 @@
 """What every method promises on every family and task. New methods and families are picked up by themselves.
 
-Scores are finite, one a token and site; they do not depend on padding, on the batch or on when they are
+Scores are finite, one per token and site; they do not depend on padding, on the batch or on when they are
 computed; the model comes back as it was, also after an exception; a model in which nothing matters gets
 zeros; a token that alone decides ranks first. A method that does not apply raises a MethodError or a
 ModelError that says why. The results of the whole run become docs/families.md (`pytest --write-table`).

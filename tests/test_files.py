@@ -97,15 +97,21 @@ def test_a_read_only_place_is_told():
 
 @pytest.mark.parametrize(
     ("command", "name"),
-    [("explain", "out.json"), ("report", "out.html"), ("fit", "lens"), ("evaluate", "table.json")],
+    [
+        ("explain", "out.json"),
+        ("report", "out.html"),
+        ("fit", "lens"),
+        ("evaluate", "table.json"),
+        ("demo", "out"),
+    ],
 )
 def test_commands_look_at_the_output_before_the_work(command, name, tmp_path, monkeypatch):
-    for module in ("explain", "report", "fit", "evaluate"):
+    for module in ("explain", "report", "fit", "evaluate", "demo"):
         begun = lambda *a, **k: pytest.fail("the work has begun")  # noqa: E731
         monkeypatch.setattr(f"masklens.cli.{module}.load_subject", begun)
     (tmp_path / "file").write_text("a dull plot\n")
-    texts = ["--data", str(tmp_path / "file")] if command == "fit" else ["a dull plot"]
-    model = [] if command in ("explain", "report") else ["--model", "nowhere"]
+    texts = {"fit": ["--data", str(tmp_path / "file")], "demo": []}.get(command, ["a dull plot"])
+    model = [] if command in ("explain", "report", "demo") else ["--model", "nowhere"]
     done = CliRunner().invoke(app, [command, *texts, *model, "--out", str(tmp_path / "file" / name)])
     assert done.exit_code == 2 and "is a file, not a folder" in done.stderr and "\n" not in done.stderr[:-1]
 

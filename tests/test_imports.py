@@ -28,16 +28,8 @@ RANKS = {
 }
 """a room imports itself and rooms of a lower rank; model and tasks may import each other"""
 SHARED = {
-    "bootstrap",
-    "errors",
-    "layers",
-    "attribution",
-    "generation",
-    "words",
-    "units",
-    "files",
-    "reading",
-    "analysis",
+    *("bootstrap", "checks", "errors", "layers", "attribution", "words", "files", "reading", "analysis"),
+    *("generation", "progress", "units", "verification"),
 }
 """modules beside the rooms: everyone imports them, they import one another"""
 DRAWING = {f"reports.{name}" for name in ("colours", "labels", "heatmap", "terminal", "fragment", "bars")}

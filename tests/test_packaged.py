@@ -11,6 +11,7 @@ from experiments.sst.treebank import read_split
 import masklens as ml
 from masklens.cli import demo
 from masklens.model.default import HOME, OVER
+from masklens.reports.terminal import LABEL_WIDTH, blocks
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,13 @@ def test_its_lenses_keep_their_margins(subject, over):
     proofs = ml.verify(lens.subject, lens.explain(texts), replace=lens)
     assert np.mean([proof.prediction_kept for proof in proofs]) >= 0.8
     assert np.mean([proof.share_removed for proof in proofs]) >= 0.3
+
+
+def test_the_demo_shows_a_text_whose_layers_differ_on_80_columns(subject):
+    shown = demo.most_changing(ml.DiffMask.default(subject).explain(demo.read_reviews()[0]))
+    kept = (shown.scores > 0.5).sum(1)
+    assert len(set(kept.tolist())) >= 3
+    assert len(list(blocks([max(len(token), 5) for token in shown.tokens], 80 - LABEL_WIDTH))) == 1
 
 
 @pytest.mark.slow

@@ -25,6 +25,21 @@ def run(*command, cwd):
     return done.stdout
 
 
+def test_the_readme_of_a_release_links_to_the_files_of_its_tag():
+    sys.path.insert(0, str(ROOT / "recipes"))
+    try:
+        from absolute_links import LINK, absolute
+    finally:
+        sys.path.pop(0)
+    before = (ROOT / "README.md").read_text(encoding="utf-8")
+    paths = [path for _, _, path in LINK.findall(before)]
+    assert "docs/quickstart.md" in paths and all((ROOT / path).exists() for path in paths)
+    made = absolute(before, "someone/masklens", "v9")
+    assert not LINK.search(made)
+    assert "(https://raw.githubusercontent.com/someone/masklens/v9/docs/screenshots/" in made
+    assert "](https://github.com/someone/masklens/blob/v9/docs/quickstart.md)" in made
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The wheel, built from a copy: a build leaves files behind, and could pick up those of an older one."""

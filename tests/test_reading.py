@@ -47,10 +47,10 @@ def test_a_pattern_reads_the_files_in_order(tmp_path):
             "x.csv",
             "review\ngood",
             ["text"],
-            "row 1 of .* no column 'text'; there are 'review': name one with --col",
+            "row 1 of .* no column 'text'; there are 'review': name one with --column$",
         ),
         ("x.jsonl", '{"text": 5}', ["text"], "row 1 of .* column 'text' holds 5"),
-        ("x.jsonl", '{"text": ', ["text"], "row 1 of .* not JSON"),
+        ("x.jsonl", '{"text": ', ["text"], "row 1 of .* not JSON: .* Fix or remove it"),
         ("x.jsonl", '["a"]', ["text"], "not an object"),
         ("x.parquet", "not parquet", ["text"], "x.parquet cannot be read: Parquet"),
         (
@@ -80,19 +80,19 @@ ROWS = [{"text": text, "label": i} for i, text in enumerate(TEXTS)]
 
 def written(folder, name):
     """The same rows under a name of any ending."""
-    kind = name.removesuffix(".gz").rsplit(".", 1)[1].lower()
+    kind = name.lower().removesuffix(".gz").rsplit(".", 1)[1]
     content = {
         "txt": "\n".join(TEXTS),
         "tsv": "\n".join(["label\ttext", *(f"{i}\t{text}" for i, text in enumerate(TEXTS))]),
         "json": json.dumps(ROWS),
         "jsonl": "\n".join(map(json.dumps, ROWS)),
     }[kind].encode()
-    (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    (folder / name).write_bytes(gzip.compress(content) if name.lower().endswith(".gz") else content)
     return str(folder / name)
 
 
 @pytest.mark.parametrize(
-    "name", ["x.tsv", "x.json", "x.txt.gz", "x.tsv.gz", "x.json.gz", "x.jsonl.gz", "X.TSV"]
+    "name", ["x.tsv", "x.json", "x.txt.gz", "x.tsv.gz", "x.json.gz", "x.jsonl.gz", "X.TSV", "X.JSON.GZ"]
 )
 def test_further_endings(name, tmp_path):
     path = written(tmp_path, name)
@@ -104,16 +104,25 @@ def test_further_endings(name, tmp_path):
 def test_a_json_file_may_be_a_list_of_texts(tmp_path):
     (tmp_path / "x.json").write_text(json.dumps(TEXTS))
     assert read_texts(str(tmp_path / "x.json")) == TEXTS
+    (tmp_path / "x.json").write_text("\n".join(map(json.dumps, ROWS)))  # as data sets write it
+    assert read_texts(str(tmp_path / "x.json")) == TEXTS
     (tmp_path / "x.json").write_text('{"text": "a"}')
     with pytest.raises(FileError, match="must hold a list"):
         read_texts(str(tmp_path / "x.json"))
 
 
-@pytest.mark.parametrize("content", ["\n".join(TEXTS), "\n".join(map(json.dumps, ROWS))])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "\n".join(TEXTS),
+        "\n".join(map(json.dumps, ROWS)),
+        "text;label\n" + "\n".join(f"{json.dumps(text, ensure_ascii=False)};0" for text in ("a", "b; c")),
+    ],
+)
 def test_standard_input(content, monkeypatch):
     _standard_input.cache_clear()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
-    assert read_texts("-") == TEXTS
+    assert read_texts("-") == (["a", "b; c"] if content.startswith("text;") else TEXTS)
     if content.startswith("{"):
         assert read_labels("-", "label") == [0, 1, 2]
     _standard_input.cache_clear()
@@ -125,6 +134,8 @@ def test_the_separator_of_csv_is_found(separator, tmp_path):
     (tmp_path / "x.csv").write_text("\r\n".join(lines))
     assert read_texts(str(tmp_path / "x.csv")) == ["a, b", "a, b"]
     assert read_labels(str(tmp_path / "x.csv"), "label") == ["0", "1"]
+    with pytest.raises(FileError, match="no column 'lable'; there are 'label', 'text'"):
+        read_labels(str(tmp_path / "x.csv"), "lable")
 
 
 def test_long_fields_of_csv_are_read(tmp_path):
@@ -137,6 +148,16 @@ def test_another_encoding_comes_with_a_hint(tmp_path):
         (tmp_path / name).write_bytes(content.encode("latin-1"))
         with pytest.raises(FileError, match=f"row 1 of .*{name} .*not valid UTF-8 .*iconv -f LATIN1"):
             read_texts(str(tmp_path / name))
+    (tmp_path / "x.json").write_bytes('["café"]'.encode("latin-1"))
+    with pytest.raises(FileError, match="x.json cannot be read: it is not valid UTF-8 .*iconv -f LATIN1"):
+        read_texts(str(tmp_path / "x.json"))
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x.csv", "x.jsonl", "x.json"])
+def test_utf_16_is_recognised(name, tmp_path):
+    (tmp_path / name).write_text('{"text": "good"}', encoding="utf-16")
+    with pytest.raises(FileError, match=f"{name} cannot be read: .* but UTF-16; .*iconv -f UTF-16"):
+        read_texts(str(tmp_path / name))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +171,7 @@ def test_another_encoding_comes_with_a_hint(tmp_path):
 )
 def test_an_empty_text_is_refused_in_every_format(name, content, tmp_path):
     (tmp_path / name).write_text(content)
-    with pytest.raises(FileError, match="row 1 of .* column 'text' is empty. Mend or remove it"):
+    with pytest.raises(FileError, match="row 1 of .* column 'text' is empty. Fix or remove it"):
         read_texts(str(tmp_path / name))
 
 

@@ -167,14 +167,14 @@ def test_attributions_with_other_bytes(data, ending):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"scores": [[1.0, 2.0]]}, "one a token"),
+        ({"scores": [[1.0, 2.0]]}, "one per token"),
         ({"scores": [[1.0, float("nan"), 0.0]]}, "finite number"),
         ({"scores": [[1.0, 1e39, 0.0]]}, "less than or equal"),
         ({"scores": [[1.0] * 3] * 3}, "one each is needed"),
         ({"offsets": [[0, 0], [0, 99], [0, 0]]}, "0 to 99 are not in the text"),
         ({"offsets": [[0, 0], [3, 1], [0, 0]]}, "3 to 1 are not in the text"),
         ({"segments": [0, 1, 0]}, "there is one text"),
-        ({"special": [True]}, "one a token"),
+        ({"special": [True]}, "one per token"),
         ({"merge": "median"}, "merge"),
         ({"sites": [-1]}, "sites"),
         ({"text": "\ud800ovie"}, "text.*character that is none"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import tiny
 from masklens.attribution import Attribution
 from masklens.model.batch import TokenizerEncoder
-from masklens.words import units, word_groups
+from masklens.words import best_shared, units, word_groups
 
 KINDS = {
     "wordpiece": tiny.wordpiece,
@@ -52,6 +52,12 @@ def attribution(tokenizer, text):
 
 def plain(words):
     return [token for token, special in zip(words.tokens, words.special, strict=True) if not special]
+
+
+def test_the_span_that_shares_most():
+    spans = [(0, 3), (3, 6), (5, 9), (9, 9), (20, 22)]
+    assert best_shared(spans, [(0, 4), (4, 6), (6, 12)]).tolist() == [0, 1, 2, -1, -1]
+    assert best_shared(spans, []).tolist() == [-1] * 5 and best_shared([], spans).tolist() == []
 
 
 @pytest.mark.parametrize("text", WORDS)

@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from masklens import Subject
+from masklens.diffmask.judging import calibrate, judge
 from masklens.diffmask.networks import SCALE, THRESHOLD, Probe, mix, rows_for
-from masklens.diffmask.objective import FrozenTexts, LensObjective, judge
 from masklens.diffmask.published import PublishedProbe
+from masklens.diffmask.texts import FrozenTexts
 
 from .planted import Examples
 
@@ -66,7 +67,7 @@ def supervised(subject: Subject, train: Examples, validation: Examples, margin: 
     with subject.frozen():
         _learn_baseline(probe, texts, train.relevant, generator)
         _learn_relevance(probe, texts, train.relevant, generator)
-        LensObjective(probe, texts, held, margin, BATCH, False, seed).calibrate()
+        calibrate(probe, held, margin)
     return probe.eval().requires_grad_(False)
 
 

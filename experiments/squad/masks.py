@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from masklens.diffmask.judging import masked_outputs
 from masklens.diffmask.lens import DiffMask
 from masklens.diffmask.networks import THRESHOLD
-from masklens.diffmask.objective import FrozenTexts, masked_outputs
+from masklens.diffmask.texts import FrozenTexts
 from masklens.files import whole
-from masklens.tasks.answers import exact_match, token_f1
+from masklens.tasks.answers import exact_match, word_f1
 
 from ..measures import bootstrap_counts, mean_under, with_intervals
 from .questions import Question
@@ -88,7 +89,7 @@ def _right(answers: Sequence[str], questions: Sequence[Question]) -> np.ndarray:
     """Exact match and F1 of answers: (questions, 2)."""
     return np.array(
         [
-            (exact_match(said, q.answers), token_f1(said, q.answers))
+            (exact_match(said, q.answers), word_f1(said, q.answers))
             for said, q in zip(answers, questions, strict=True)
         ]
     )

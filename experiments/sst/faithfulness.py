@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from masklens.attribution import Text
+from masklens.diffmask.judging import masked_outputs
 from masklens.diffmask.lens import DiffMask
 from masklens.diffmask.networks import THRESHOLD
-from masklens.diffmask.objective import Drawn, FrozenTexts, edited_run, masked_outputs
+from masklens.diffmask.texts import Drawn, FrozenTexts
 from masklens.evaluation.ranking import Ranking
 from masklens.evaluation.verify import enough_to_hold
+from masklens.model.masking import edited_run
 
 from ..labelled import Labelled
 from ..measures import bootstrap_counts, mean_under, with_intervals

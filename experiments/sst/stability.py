@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from masklens.attribution import Attribution
-from masklens.bootstrap import interval, token_interval
+from masklens.bootstrap import RunningMean, interval, sample_weights
 from masklens.evaluation.agreement import mean_pairwise
 
 
@@ -28,12 +28,20 @@ def stability(sets: Sequence[Sequence[Attribution]]) -> dict[str, Any]:
         "lenses": len(sets),
         "texts": len(spread),
         "deviation": float(tokens.mean()),
-        "deviation_interval": list(token_interval(spread)),
+        "deviation_interval": list(_interval(spread)),
         "deviation_by_site": dict(zip(map(str, sets[0][0].sites), tokens.mean(1).tolist(), strict=True)),
         "rank_agreement": mean_or_none(agreement),
         "rank_agreement_interval": list(interval(agreement)) if len(agreement) else None,
         "rank_agreement_deepest": mean_or_none(deepest),
     }
+
+
+def _interval(spread: Sequence[np.ndarray]) -> tuple[float, float]:
+    """The 95% interval of the mean over sites and tokens, texts drawn with replacement."""
+    mean = RunningMean()
+    sums, sizes = (np.array([f(one) for one in spread], dtype=float) for f in (np.sum, np.size))
+    mean.add(sums, sizes, sample_weights(0, 0, len(spread)))
+    return mean.bounds()
 
 
 def _layers(attribution: Attribution) -> Attribution:

@@ -1,8 +1,8 @@
 """Which kinds of tokens get high scores: attributions grouped by part of speech, label or layer.
 
     table = analysis.by_part_of_speech(lens.explain(texts))   # needs spaCy and its English model
-    table = analysis.by_label(out, labels)                    # a label a token, or (start, end, label) spans
-    table = analysis.by_layer(out)
+    table = analysis.by_label(out, labels)                    # one per token, or (start, end, label) spans
+    table = analysis.by_layer(out)                            # `out` may be a generator, such as a corpus run
     print(table); table.plot().savefig("x.png"); table.to_pandas()
 
 For a lens, the sum of a token's scores over sites is the expected number of sites that keep the token
@@ -11,21 +11,28 @@ For a lens, the sum of a token's scores over sites is the expected number of sit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from itertools import islice
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from .attribution import Attribution
-from .bootstrap import token_interval
+from .bootstrap import RunningMean, sample_weights
 from .errors import MethodError
+from .layers import site_name
+from .words import best_shared
 
-Span = tuple[int, int, str]
+T = TypeVar("T")
+
+LabelledSpan = tuple[int, int, str]
 """the first character, the end, and the label"""
-Labels = Sequence[str | None] | Sequence[Span]
+Labels = Sequence[str | None] | Sequence[LabelledSpan]
 """of one text: a label for each token (None leaves it out), or spans"""
 Value = Literal["sum", "mean", "deepest"]
+AT_ONCE = 256
+"""texts in memory"""
 
 VALUES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "sum": lambda scores: scores.sum(0),
@@ -48,7 +55,7 @@ class Group:
     high: float
     """95% bootstrap interval of the mean, texts drawn with replacement"""
     sites: tuple[float, ...]
-    """the mean score at each site; none where the group is a site"""
+    """the mean score at each site; none where the group is a layer"""
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class GroupTable:
     sites: tuple[int, ...]
     value: str
     """what the means are of: the "sum" of a token's scores over sites, their "mean", the score at the
-    "deepest" site; or any one "score" where the groups are sites"""
+    "deepest" site; or any one "score" where the groups are layers"""
     by: str = "label"
 
     def __getitem__(self, name: str) -> Group:
@@ -70,6 +77,9 @@ class GroupTable:
             if group.name == name:
                 return group
         raise KeyError(f"no group {name!r}; there are {', '.join(g.name for g in self.groups)}")
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         width = max([len(self.by), *(len(g.name) for g in self.groups)])
@@ -102,18 +112,16 @@ class GroupTable:
         """A DataFrame with one row for each group. The columns of sites have the number of the site."""
         import pandas
 
-        rows = {
-            g.name: {"count": g.count, "mean": g.mean, "deviation": g.deviation, "low": g.low, "high": g.high}
-            | dict(zip(self.sites, g.sites, strict=True))
-            for g in self.groups
-        }
+        rows = self.to_dict()["groups"]
+        for row in rows.values():
+            row |= zip(self.sites, row.pop("by_site"), strict=True)
         return pandas.DataFrame.from_dict(rows, orient="index").rename_axis(self.by)
 
     def plot(self, ax: Any = None, title: str | None = None, axis: str | None = None) -> Any:
         """Draw the means as bars with their intervals, and return the figure."""
         from .reports.bars import draw
 
-        names = {"sum": "sum of scores over sites", "deepest": "score at the deepest site"}
+        names = {"sum": "sum of scores over layers", "deepest": "score at the deepest layer"}
         return draw(self.groups, ax, title, axis or names.get(self.value, "mean score"))
 
 
@@ -135,15 +143,11 @@ def by_label(
     """
     if len(attributions) != len(labels):
         raise MethodError(f"{len(labels)} sets of labels for {len(attributions)} attributions; give one each")
-    if value not in VALUES:
-        raise MethodError(f"value={value!r} is not known; give one of {', '.join(VALUES)}")
-    _same_sites(attributions)
-    found = [token_labels(a, one, special) for a, one in zip(attributions, labels, strict=True)]
-    return _table(attributions, found, value, by)
+    return _by_label(zip(attributions, labels, strict=True), value, special, by)
 
 
 def by_part_of_speech(
-    attributions: Sequence[Attribution],
+    attributions: Iterable[Attribution],
     value: Value = "sum",
     special: bool = True,
     nlp: Any = None,
@@ -154,35 +158,105 @@ def by_part_of_speech(
     `nlp` is a spaCy pipeline. The default is the small English one, which must be installed. For pairs,
     `segment` selects the tokens of the first (0) or second (1) text.
     """
-    if segment is not None:
-        attributions = [_of_segment(a, segment) for a in attributions]
-    labels = part_of_speech_labels(attributions, nlp or load_spacy())
-    return by_label(attributions, labels, value, special, "part of speech")
+    nlp = nlp or load_spacy()
+    chosen = attributions if segment is None else (_of_segment(a, segment) for a in attributions)
+    tagged = (pair for some in _parts(chosen) for pair in zip(some, _tags(some, nlp), strict=True))
+    return _by_label(tagged, value, special, "part of speech")
 
 
-def part_of_speech_labels(attributions: Sequence[Attribution], nlp: Any) -> list[list[str | None]]:
+def by_layer(attributions: Iterable[Attribution], special: bool = True) -> GroupTable:
+    """The mean score of all tokens at each layer; the groups are the layers."""
+
+    def layers(a: Attribution) -> dict[str, np.ndarray]:
+        own = a.scores if special else a.scores[:, ~np.array(a.special)]
+        return {site_name(site): own[i : i + 1] for i, site in enumerate(a.sites)}
+
+    groups, _ = _groups(((a.sites, layers(a)) for a in attributions), VALUES["deepest"])
+    groups = [replace(group, sites=()) for group in groups]
+    return GroupTable(tuple(groups), (), "score", "layer")
+
+
+def _by_label(
+    labelled: Iterable[tuple[Attribution, Labels]], value: Value, special: bool, by: str
+) -> GroupTable:
+    """Group the labelled tokens, with the groups in the order of their means."""
+    if value not in VALUES:
+        raise MethodError(f"value={value!r} is not known; give one of {', '.join(VALUES)}")
+
+    def groups_of(a: Attribution, labels: Labels) -> dict[str, np.ndarray]:
+        each = np.array(token_labels(a, labels, special), dtype=object)
+        return {name: a.scores[:, each == name] for name in dict.fromkeys(each) if name is not None}
+
+    groups, sites = _groups(((a.sites, groups_of(a, labels)) for a, labels in labelled), VALUES[value])
+    if not groups:
+        raise MethodError("no token has a label; labels or spans must cover some of the texts' tokens")
+    return GroupTable(tuple(groups), sites, value, by).ordered()
+
+
+def _groups(
+    texts: Iterable[tuple[tuple[int, ...], Mapping[str, np.ndarray]]],
+    value: Callable[[np.ndarray], np.ndarray],
+) -> tuple[list[Group], tuple[int, ...]]:
+    """The groups, from the sites of each text and the scores (sites, tokens) of its tokens in each group."""
+    totals: dict[str, _Totals] = {}
+    sites: tuple[int, ...] | None = None
+    for number, some in enumerate(_parts(texts)):
+        for own, _ in some:
+            sites = sites or own
+            if own != sites:
+                raise MethodError(f"attributions with different sites cannot be grouped: {sites} and {own}")
+        weights = sample_weights(0, number, len(some))
+        for name in dict.fromkeys(name for _, found in some for name in found):
+            scores = [found.get(name, NOTHING) for _, found in some]
+            totals.setdefault(name, _Totals()).add(scores, value, weights)
+    if sites is None:
+        raise MethodError("no attributions were given; give those of at least one text")
+    return [total.group(name) for name, total in totals.items() if total.mean.count], sites
+
+
+NOTHING = np.zeros((1, 0))
+"""the scores of no token"""
+
+
+class _Totals:
+    """Sums over the tokens of a group."""
+
+    def __init__(self) -> None:
+        self.mean, self.squares = RunningMean(), 0.0
+        self.by_site: np.ndarray | float = 0.0
+
+    def add(self, scores: Sequence[np.ndarray], value: Callable, weights: np.ndarray) -> None:
+        """Scores (sites, tokens) of some texts, and how often each text counts in each sample."""
+        values = [value(one).astype(float) for one in scores]
+        sums, counts = (np.array([f(one) for one in values], dtype=float) for f in (np.sum, np.size))
+        self.mean.add(sums, counts, weights)
+        self.squares += sum(float(one @ one) for one in values)
+        self.by_site = self.by_site + sum(one.sum(1, dtype=float) for one in scores)
+
+    def group(self, name: str) -> Group:
+        mean, count = self.mean.value, int(self.mean.count)
+        deviation = max(0.0, self.squares / count - mean**2) ** 0.5
+        sites = tuple((np.asarray(self.by_site) / count).tolist())
+        return Group(name, count, mean, deviation, *self.mean.bounds(), sites)
+
+
+def _parts(items: Iterable[T]) -> Iterator[list[T]]:
+    """The items, some at a time."""
+    items = iter(items)
+    while some := list(islice(items, AT_ONCE)):
+        yield some
+
+
+def _tags(attributions: Sequence[Attribution], nlp: Any) -> Iterator[list[str | None]]:
     """The universal tag of each token's word; texts that occur several times are tagged once."""
     sources = list(dict.fromkeys(text for a in attributions for text in _texts(a)))
     spans = {
         text: [(word.idx, word.idx + len(word.text), word.pos_) for word in doc if not word.is_space]
         for text, doc in zip(sources, nlp.pipe(sources), strict=True)
     }
-    found = []
     for a in attributions:
         each = [aligned(a, spans[text]) for text in _texts(a)]
-        found.append([each[segment][i] for i, segment in enumerate(a.segments)])
-    return found
-
-
-def by_layer(attributions: Sequence[Attribution], special: bool = True) -> GroupTable:
-    """The mean score of all tokens at each site; the groups are the sites."""
-    _same_sites(attributions)
-    where = [np.array([special or not s for s in a.special]) for a in attributions]
-    groups = []
-    for i, site in enumerate(attributions[0].sites):
-        columns = [a.scores[i][keep] for a, keep in zip(attributions, where, strict=True)]
-        groups.append(_group(str(site), columns, ()))
-    return GroupTable(tuple(groups), (), "score", "site")
+        yield [each[segment][i] for i, segment in enumerate(a.segments)]
 
 
 def load_spacy() -> Any:
@@ -201,16 +275,10 @@ def load_spacy() -> Any:
     )
 
 
-def aligned(attribution: Attribution, spans: Iterable[Span]) -> list[str | None]:
+def aligned(attribution: Attribution, spans: Sequence[LabelledSpan]) -> list[str | None]:
     """For each token the label of the span it shares most characters with; None if it shares none."""
-    spans = list(spans)
-    if not spans:
-        return [None] * len(attribution.tokens)
-    start, end = np.array(attribution.offsets).T[:, :, None]  # (tokens, 1) each
-    first, last = np.array([span[:2] for span in spans]).T  # (spans,) each
-    shared = np.minimum(end, last) - np.maximum(start, first)  # (tokens, spans)
-    best = shared.argmax(1)
-    return [spans[k][2] if shared[i, k] > 0 else None for i, k in enumerate(best)]
+    found = best_shared(attribution.offsets, [(start, end) for start, end, _ in spans])
+    return [None if k < 0 else spans[k][2] for k in found]
 
 
 def token_labels(attribution: Attribution, labels: Labels, special: bool) -> list[str | None]:
@@ -223,43 +291,10 @@ def token_labels(attribution: Attribution, labels: Labels, special: bool) -> lis
     else:
         raise MethodError(
             f"{len(labels)} labels for the {len(attribution.tokens)} tokens of {attribution.text!r:.60}; "
-            f"give one a token, or (start, end, label) spans"
+            f"give one per token, or (start, end, label) spans"
         )
     named = zip(each, attribution.tokens, attribution.special, strict=True)
     return [(token if special else None) if marker else label for label, token, marker in named]
-
-
-def _table(
-    attributions: Sequence[Attribution], labels: Sequence[Sequence[str | None]], value: Value, by: str
-) -> GroupTable:
-    """Group the labelled tokens, with the groups in the order of their means."""
-    names = dict.fromkeys(label for one in labels for label in one if label is not None)
-    if not names:
-        raise MethodError("no token has a label; labels or spans must cover some of the texts' tokens")
-    groups = []
-    for name in names:
-        where = [np.array([label == name for label in one], dtype=bool) for one in labels]
-        scores = [a.scores[:, keep] for a, keep in zip(attributions, where, strict=True)]
-        by_site = np.concatenate(scores, axis=1).mean(1, dtype=float)
-        groups.append(_group(name, [VALUES[value](s) for s in scores], tuple(by_site.tolist())))
-    return GroupTable(tuple(groups), attributions[0].sites, value, by).ordered()
-
-
-def _group(name: str, values: Sequence[np.ndarray], sites: tuple[float, ...]) -> Group:
-    """The group whose tokens have these values, given text by text."""
-    every = np.concatenate(values).astype(float)
-    low, high = token_interval(values)
-    return Group(name, len(every), float(every.mean()), float(every.std()), low, high, sites)
-
-
-def _same_sites(attributions: Sequence[Attribution]) -> None:
-    if not attributions:
-        raise MethodError("no attributions were given; give those of at least one text")
-    sites = {a.sites for a in attributions}
-    if len(sites) > 1:
-        raise MethodError(
-            f"attributions with different sites cannot be grouped together: {sorted(sites)[:3]}"
-        )
 
 
 def _of_segment(attribution: Attribution, segment: int) -> Attribution:

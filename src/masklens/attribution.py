@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -14,7 +15,9 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from .errors import FileError
 from .files import FileModel, PlainText, check_writable, encodable, validate, whole
+from .layers import site_name
 from .reading import Columns, records
+from .verification import Verification, from_record, verification_record, verification_schema
 from .words import word_groups, word_span
 
 Text = str | tuple[str, str]
@@ -25,9 +28,11 @@ MOST_CELLS = 2 * 10**7
 """what one file may take of memory, in scores: about 300 MB"""
 CELLS_OF_A_TOKEN, CELLS_OF_A_TEXT = 10, 50
 """what else is kept of a token and of a text, in scores"""
+SHOWN = 5
+"""texts of a list that a notebook or a prompt shows"""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Attribution:
     """Scores of one text's tokens at one or more sites.
 
@@ -52,6 +57,8 @@ class Attribution:
     """how the scores of sub-words become the score of a word: "sum" for shares, "max" for probabilities"""
     parts: tuple[str, ...] = ()
     """what the two texts of a pair are called, such as question and passage; empty for a single text"""
+    verification: Verification | None = None
+    """what `verify` found, where it is to be kept with the record"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scores", np.asarray(self.scores, dtype=np.float32))
@@ -102,10 +109,63 @@ class Attribution:
 
         return plot(self.words() if words else self, ax=ax, per_site=per_site)
 
+    def __repr__(self) -> str:
+        shape = f"{_counted(len(self.tokens), 'token')}, {_counted(len(self.sites), 'layer')}"
+        text = self.text if isinstance(self.text, str) else " | ".join(self.text)
+        short = shorten(text, 60, placeholder=" ...")
+        return f"Attribution({short!r}: {self.target!r}, {self.method}, {shape})"
+
     def _repr_html_(self) -> str:
         from .reports.fragment import fragment
 
         return fragment(self)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+class Explanations(list[Attribution]):
+    """Attributions in the order of their texts, and the seconds it took to make them all, where known."""
+
+    def __init__(self, attributions: Iterable[Attribution] = (), seconds: float | None = None) -> None:
+        super().__init__(attributions)
+        self.seconds = seconds
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with a row for each text, layer and token."""
+        import pandas
+
+        frames = [_frame(i, a) for i, a in enumerate(self)]
+        return pandas.concat(frames or [pandas.DataFrame()], ignore_index=True)
+
+    def __repr__(self) -> str:
+        lines = [repr(a) for a in self[:SHOWN]]
+        lines += [f"... {len(self) - SHOWN:,} more"] if self[SHOWN:] else []
+        return "\n".join([_counted(len(self), "attribution"), *lines])
+
+    def _repr_html_(self) -> str:
+        more = f"<p>{len(self) - SHOWN:,} more</p>" if self[SHOWN:] else ""
+        return "".join(a._repr_html_() for a in self[:SHOWN]) + more
+
+
+def _frame(number: int, a: Attribution) -> Any:
+    """The rows of one text: all tokens of the first layer, then all of the second, ..."""
+    import pandas
+
+    sites, tokens = a.scores.shape
+    starts, ends = np.array(a.offsets, dtype=int).reshape(-1, 2).T
+    each = {"token": a.tokens, "start": starts, "end": ends, "special": a.special, "segment": a.segments}
+    return pandas.DataFrame(
+        {
+            "text": number,
+            "site": np.repeat(a.sites, tokens),
+            "layer": np.repeat([site_name(site) for site in a.sites], tokens),
+            **{name: np.tile(np.array(values), sites) for name, values in each.items()},
+            "score": a.scores.ravel(),
+            **{name: getattr(a, name) for name in ("prediction", "target", "method")},
+        }
+    )
 
 
 def _source(attribution: Attribution, i: int) -> str:
@@ -121,7 +181,13 @@ def record(attribution: Attribution) -> dict[str, Any]:
     """The attribution as lists, strings and numbers, for JSON. Scores that are not finite become None."""
     scores = attribution.scores.astype(object)
     scores[~np.isfinite(attribution.scores)] = None
-    return {**asdict(attribution), "scores": scores.tolist(), "settings": dict(attribution.settings)}
+    proof = attribution.verification
+    return {
+        **asdict(attribution),
+        "scores": scores.tolist(),
+        "settings": dict(attribution.settings),
+        "verification": None if proof is None else verification_record(proof),
+    }
 
 
 def _row(attribution: Attribution) -> dict[str, Any]:
@@ -134,7 +200,7 @@ def _row(attribution: Attribution) -> dict[str, Any]:
 
 Word = Annotated[PlainText, Field(max_length=10**6)]
 Site = Annotated[int, Field(ge=0, le=10**5)]
-Span = Annotated[list[int], Field(min_length=2, max_length=2)]
+SavedSpan = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
 class Saved(FileModel):
@@ -146,7 +212,7 @@ class Saved(FileModel):
         | Annotated[list[PlainText], Field(min_length=1, max_length=2)]
     )
     tokens: Annotated[list[Word], Field(max_length=MOST_TOKENS)]
-    offsets: list[Span]
+    offsets: list[SavedSpan]
     special: list[bool]
     segments: list[Annotated[int, Field(ge=0, le=1)]]
     sites: Annotated[list[Site], Field(min_length=1)]
@@ -157,11 +223,17 @@ class Saved(FileModel):
     settings: dict[str, Any]
     merge: Literal["sum", "max", "mean"]
     parts: Annotated[list[Word], Field(max_length=2)] | None = None
+    verification: Verification | None = None
 
     @field_validator("settings", mode="before")
     @classmethod
     def _settings(cls, value: Any) -> Any:
         return json.loads(value) if isinstance(value, str) else value
+
+    @field_validator("verification", mode="before")
+    @classmethod
+    def _verification(cls, value: Any) -> Any:
+        return value if isinstance(value, Verification) else from_record(value)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Saved:
@@ -169,7 +241,7 @@ class Saved(FileModel):
         encodable(json.dumps(self.settings, ensure_ascii=False, default=str))
         others: list[list[Any]] = [self.offsets, self.special, self.segments, *self.scores]
         if any(len(one) != count for one in others):
-            raise ValueError(f"offsets, special, segments and scores must have {count} entries, one a token")
+            raise ValueError(f"offsets, special, segments and scores need {count} entries: one per token")
         if len(self.scores) != len(self.sites) or len(set(self.sites)) < len(self.sites):
             raise ValueError(
                 f"{len(self.scores)} lists of scores for the sites {self.sites}; one each is needed"
@@ -201,6 +273,7 @@ class Saved(FileModel):
             settings=self.settings,
             merge=self.merge,
             parts=tuple(self.parts or ()),
+            verification=self.verification,
         )
 
 
@@ -239,12 +312,12 @@ def _write_json(attributions: Sequence[Attribution], path: Path) -> None:
 _WRITERS = {".parquet": _write_parquet, ".json": _write_json}
 
 
-def load(path: str | os.PathLike[str]) -> list[Attribution]:
+def load(path: str | os.PathLike[str]) -> Explanations:
     """Read what `save` wrote."""
     path = Path(path)
     if path.suffix not in _WRITERS:
         raise FileError(f"cannot load attributions from {path.suffix or path.name!r}; use .parquet or .json")
-    return within_memory((from_row(row, where) for where, row in saved_rows(path)), path)
+    return Explanations(within_memory((from_row(row, where) for where, row in saved_rows(path)), path))
 
 
 def within_memory(attributions: Iterable[Attribution], path: Path) -> list[Attribution]:
@@ -287,5 +360,6 @@ def schema(pa: Any) -> Any:
             "settings": pa.string(),
             "merge": pa.string(),
             "parts": strings,
+            "verification": verification_schema(pa),
         }
     )

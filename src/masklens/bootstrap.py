@@ -16,17 +16,9 @@ def bounds(found: Sequence[float] | np.ndarray) -> tuple[float, float]:
 
 
 def interval(values: np.ndarray, draws: int = SAMPLES, seed: int = 0) -> tuple[float, float]:
-    """Of the mean of one value a text; texts are drawn with replacement."""
+    """Of the mean of one value per text; texts are drawn with replacement."""
     generator = np.random.default_rng(seed)
     return bounds([generator.choice(values, len(values)).mean() for _ in range(draws)])
-
-
-def token_interval(values: Sequence[np.ndarray]) -> tuple[float, float]:
-    """Of the mean over tokens, from the values of each text's tokens; texts without tokens are left out."""
-    sums = np.array([one.sum(dtype=float) for one in values if one.size])
-    counts = np.array([one.size for one in values if one.size])
-    chosen = np.random.default_rng(0).integers(len(sums), size=(SAMPLES, len(sums)))
-    return bounds(sums[chosen].sum(1) / counts[chosen].sum(1))
 
 
 class RunningMean:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -172,6 +173,36 @@ def _check_folder(path: Path, folder: Path) -> None:
         raise FileError(f"cannot write {path}: {folder} is a file, not a folder") from error
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+@contextmanager
+def held(path: Path, taken: MasklensError) -> Iterator[None]:
+    """Hold a file that stands for a folder; raises `taken` where another process, or thread, holds it.
+
+    It is the operating system's lock: it is gone when the process is, however it ended.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+    except OSError as error:
+        raise cannot_write(path.parent, error) from error
+    with file:
+        try:
+            _lock(file)
+        except OSError as error:
+            raise taken from error
+        yield
+
+
+def _lock(file: Any) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def read_bytes(path: Path, error: type[MasklensError] = FileError, most: int | None = None) -> bytes:

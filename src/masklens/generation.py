@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from . import attribution
-from .attribution import LARGEST_SCORE, MOST_CELLS, MOST_TOKENS, Attribution, Site, Span, Word
+from .attribution import LARGEST_SCORE, MOST_CELLS, MOST_TOKENS, Attribution, Site, Word
 from .errors import FileError
 from .files import FileModel, PlainText, check_writable, validate, whole
 from .reading import Columns, records
@@ -164,6 +164,7 @@ def _guesses(some: Sequence[Guess]) -> list[dict[str, Any]]:
     return [{"token": token, "probability": probability} for token, probability in some]
 
 
+Span = Annotated[list[int], Field(min_length=2, max_length=2)]
 Probability = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
 

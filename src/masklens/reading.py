@@ -1,8 +1,9 @@
 """Read texts from files: txt (one a line), csv, tsv, json, jsonl, parquet, and data sets on disk.
 
 All but data sets may be compressed (.gz); a path, a URL or a pattern of them names the files, and "-" is
-standard input (txt, or jsonl if it begins with an object). Blank lines are no rows. A row that holds no text
-has a reason: a corpus run sets such a row aside, every other command stops at the first.
+standard input (jsonl if it begins with an object, csv if its first line names the columns, else txt). Blank
+lines are no rows. A row that holds no text has a reason: a corpus run sets such a row aside, every other
+command stops at the first.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple,
 
 from pydantic import ConfigDict, Field
 
+from .checks import did_you_mean
 from .errors import FileError
 from .files import FileModel, file_system, is_url, open_binary, parse, reason
 
@@ -31,7 +33,7 @@ STANDARD_INPUT = "-"
 LONGEST_CELL = 1 << 27
 """characters of a csv field; Python's own limit is 131,072"""
 SEPARATORS = {".csv": ",;\t|", ".tsv": "\t"}
-"""the first that makes the wanted columns appear in the header is taken"""
+"""the first that makes the wanted columns appear in the header is taken, else the most frequent there"""
 
 
 class Row(NamedTuple):
@@ -91,12 +93,13 @@ def check_columns(columns: Sequence[str], label: str | None = None) -> Columns:
 
 def _usable(row: Row, file: str) -> Text:
     if row.text is None:
-        _refuse(row.number, file, row.reason)
+        _refuse(row.number, file, str(row.reason))
     return row.text
 
 
-def _refuse(number: int, file: str, problem: str | None) -> NoReturn:
-    raise FileError(f"row {number} of {file} cannot be used: {problem}. Mend or remove it")
+def _refuse(number: int, file: str, problem: str) -> NoReturn:
+    hint = "" if NAME_ONE in problem or problem.endswith(NOT_UTF8) else ". Fix or remove it"
+    raise FileError(f"row {number} of {file} cannot be used: {problem}{hint}")
 
 
 def _labels(file: str, column: str) -> Iterator[Any]:
@@ -142,31 +145,36 @@ def _expand(path: str) -> list[str]:
 
 def _ending(path: str) -> str:
     """Such as .jsonl, also of x.jsonl.gz."""
-    return PurePosixPath(path.removesuffix(".gz")).suffix.lower()
+    return PurePosixPath(path[:-3] if _is_packed(path) else path).suffix.lower()
+
+
+def _is_packed(path: str) -> bool:
+    return path.lower().endswith(".gz")
 
 
 OwnName = Annotated[str, Field(pattern=r"^[^/\\\x00]*[^/\\\x00.][^/\\\x00]*$", max_length=255)]
 """the name of a file in the same folder"""
 
 
-class SavedFile(FileModel):
-    """A file that a data set on disk lists."""
+class Saved(FileModel):
+    """A part of what a data set on disk says of itself; the other fields are left out."""
 
     model_config = ConfigDict(extra="ignore")
+
+
+class SavedFile(Saved):
     filename: OwnName
 
 
-class SavedDataset(FileModel):
-    """`state.json` of a data set on disk."""
+class SavedDataset(Saved):
+    """`state.json`."""
 
-    model_config = ConfigDict(extra="ignore")
     files: list[SavedFile] = Field(alias="_data_files")
 
 
-class SavedSplits(FileModel):
-    """`dataset_dict.json` of a data set on disk with several splits."""
+class SavedSplits(Saved):
+    """`dataset_dict.json`, where there are several splits."""
 
-    model_config = ConfigDict(extra="ignore")
     splits: list[OwnName]
 
 
@@ -181,7 +189,7 @@ def _described(model: Any, path: str) -> Any:
 
 def _reader(path: str) -> Callable[[str, Columns], Records]:
     if path == STANDARD_INPUT:
-        return _jsonl if _standard_input().lstrip().startswith(b"{") else _txt
+        return _jsonl if _standard_input().lstrip().startswith(b"{") else _lines_or_csv
     if _ending(path) in READERS:
         return READERS[_ending(path)]
     if _described(SavedDataset, f"{path}/state.json") is not None:
@@ -202,7 +210,7 @@ def _open(path: str) -> BinaryIO:
     if path == STANDARD_INPUT:
         return io.BytesIO(_standard_input())
     file = open_binary(path)
-    return gzip.open(file) if path.endswith(".gz") else file  # type: ignore[return-value]
+    return gzip.open(file) if _is_packed(path) else file  # type: ignore[return-value]
 
 
 def records(path: str, columns: Columns, limit: int | None = None) -> Records:
@@ -276,10 +284,17 @@ def _label_problem(record: Record, name: str) -> str | None:
 
 
 def _no_column(record: Record, name: str, option: str) -> str:
-    return f"no column {name!r}; there are {', '.join(map(repr, record))[:200]}: name one with {option}"
+    there = ", ".join(map(repr, record))[:200]
+    return f"no column {name!r}; there are {there}{NAME_ONE} {option}{did_you_mean(name, record)}"
 
 
+NAME_ONE = ": name one with"
 NOT_UTF8 = "not valid UTF-8 (if the file is in another encoding, convert it: iconv -f LATIN1 -t UTF-8)"
+
+
+def _check_start(start: bytes) -> None:
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ValueError("it is not UTF-8 but UTF-16; convert it: iconv -f UTF-16 -t UTF-8")
 
 
 def _is_unicode(value: str) -> bool:
@@ -294,6 +309,8 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
     """The lines that are not blank, with their numbers; what is not UTF-8 becomes lone surrogates."""
     with _open(path) as file:
         for number, line in enumerate(file, start=1):
+            if number == 1:
+                _check_start(line)
             text = line.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape").rstrip("\r\n")
             if text.strip():
                 yield number, text
@@ -318,12 +335,19 @@ def _jsonl(path: str, columns: Columns) -> Records:
 
 
 def _json(path: str, columns: Columns) -> Records:
-    """A list of objects, or of texts."""
+    """A list of objects, or of texts; or one object a line, as data sets are often written to .json."""
     with _open(path) as file:
-        try:
-            rows = json.loads(file.read().decode("utf-8-sig"))
-        except (ValueError, RecursionError) as error:
+        content = file.read()
+    _check_start(content)
+    try:
+        rows = json.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is {NOT_UTF8}") from error
+    except (ValueError, RecursionError) as error:
+        if not _begins_with_object(content):
             raise ValueError(f"it is not JSON: {error}") from error
+        yield from _jsonl(path, columns)
+        return
     if not isinstance(rows, list):
         raise ValueError("it must hold a list of objects such as {'text': ...}, or of texts")
     for number, row in enumerate(rows, start=1):
@@ -331,14 +355,32 @@ def _json(path: str, columns: Columns) -> Records:
         yield number, record if isinstance(record, dict) else f"the entry is {str(row)[:40]}, not an object"
 
 
+def _begins_with_object(content: bytes) -> bool:
+    """Whether the first line is a whole object of JSON."""
+    try:
+        return isinstance(json.loads(content.lstrip().split(b"\n", 1)[0]), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _lines_or_csv(path: str, columns: Columns) -> Records:
+    """Standard input, which has no ending: csv where the first line has the columns that are asked for."""
+    with _open(path) as file:
+        header = file.readline().decode("utf-8-sig", "surrogateescape")
+    known = [one for one in SEPARATORS[".csv"] if one in header]
+    found = any(set(columns.names) <= set(_names(header, one)) for one in known)
+    yield from (_csv if found else _txt)(path, columns)
+
+
 def _csv(path: str, columns: Columns) -> Records:
     """The separator is the one that the header has between the columns that are asked for. Tabs come without
     quotes: a quotation mark there is a character of the text."""
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_CELL))
-    ending = _ending(path)
+    ending = _ending(path) or ".csv"
     with _open(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
         header = text.readline()
+        _check_start(header.encode("utf-8", "surrogateescape"))
         separator = _separator(header, columns, SEPARATORS[ending])
         quoting: Literal[0, 3] = csv.QUOTE_NONE if ending == ".tsv" else csv.QUOTE_MINIMAL
         reader = csv.DictReader(chain([header], text), delimiter=separator, quoting=quoting)
@@ -357,10 +399,12 @@ TOO_MANY_CELLS = "the record has more cells than the header; put texts with sepa
 
 
 def _separator(header: str, columns: Columns, known: str) -> str:
-    def names(separator: str) -> list[str]:
-        return [name.strip().strip('"') for name in header.split(separator)]
+    found = [one for one in known if set(columns.names) <= set(_names(header, one))]
+    return found[0] if found else max(known, key=header.count)
 
-    return next((one for one in known if set(columns.names) <= set(names(one))), known[0])
+
+def _names(header: str, separator: str) -> list[str]:
+    return [name.strip().strip('"') for name in header.split(separator)]
 
 
 def _parquet(path: str, columns: Columns) -> Records:

@@ -6,56 +6,37 @@ of its own. Marks, joiners and modifiers belong to the character before them, so
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 
-JOINER = "\u200d"
+import numpy as np
+import regex
+
+MARKS = r"[\p{M}\p{Cf}\U0001F3FB-\U0001F3FF]*"
+"""combining marks, joiners and other characters of format, skin tones"""
+LETTER = r"[[\p{L}\p{N}]--[\p{ea=W}--\p{Hangul}]]"
+"""letters and digits that form words with their neighbours: not those of scripts without spaces"""
+FLAG = r"[\U0001F1E6-\U0001F1FF]{2}"
+PIECE = rf"(?:(?:{LETTER}{MARKS})+|(?:{FLAG}|[^\s\x1C-\x1F]){MARKS})"
+WORD = regex.compile(rf"(?V1){PIECE}(?:(?<=\u200D){PIECE})*")  # U+200D joins what stands around it
+END = regex.compile(rf"(?V1){MARKS}")
 Span = tuple[int, int]
 
 
 def units(text: str) -> list[int]:
     """The number of the word that each character belongs to, -1 for space."""
-    out: list[int] = []
-    count = -1
-    for i, char in enumerate(text):
-        if char.isspace():
-            out.append(-1)
-            continue
-        if i == 0 or text[i - 1].isspace() or not _same_word(text, i):
-            count += 1
-        out.append(count)
+    out = [-1] * len(text)
+    for number, word in enumerate(WORD.finditer(text)):
+        out[word.start() : word.end()] = [number] * len(word[0])
     return out
 
 
-def _same_word(text: str, i: int) -> bool:
-    """Whether character i goes with the one before it."""
-    before, char = text[i - 1], text[i]
-    if _extends(char) or before == JOINER:
-        return True
-    if _is_flag_letter(before) and _is_flag_letter(char):
-        run = next((k for k in range(i, -1, -1) if not _is_flag_letter(text[k])), -1)
-        return (i - run) % 2 == 0  # a flag is a pair of letters
-    at = i - 1
-    while at > 0 and _extends(text[at]):
-        at -= 1
-    return _wordlike(text[at]) and _wordlike(char)
-
-
-def _extends(char: str) -> bool:
-    """Combining marks, variation selectors, joiners and skin tones."""
-    return unicodedata.category(char) in ("Mn", "Me", "Mc", "Cf") or "\U0001f3fb" <= char <= "\U0001f3ff"
-
-
-def _is_flag_letter(char: str) -> bool:
-    return "\U0001f1e6" <= char <= "\U0001f1ff"
-
-
-def _wordlike(char: str) -> bool:
-    """Letters and digits that form words with their neighbours: not those of scripts without spaces."""
-    if unicodedata.category(char)[0] not in "LN":
-        return False
-    wide = unicodedata.east_asian_width(char) in "WF"
-    return not wide or unicodedata.name(char, "").startswith(("HANGUL", "FULLWIDTH"))
+def best_shared(spans: Sequence[Span], others: Sequence[Span]) -> np.ndarray:
+    """For each span the number of the other span that it shares most characters with; -1 if none."""
+    if not len(spans) or not len(others):
+        return np.full(len(spans), -1)
+    (start, end), (first, last) = np.array(spans).T[:, :, None], np.array(others).T
+    shared = np.minimum(end, last) - np.maximum(start, first)  # (spans, others)
+    return np.where(shared.max(1) > 0, shared.argmax(1), -1)
 
 
 def word_groups(
@@ -122,10 +103,6 @@ def word_span(source: str, spans: Sequence[Span]) -> Span:
     if not used:
         return spans[0]
     start, end = min(a for a, _ in used), max(b for _, b in used)
-    while source[start].isspace():
-        start += 1
-    while source[end - 1].isspace():
-        end -= 1
-    while end < len(source) and _extends(source[end]):
-        end += 1
-    return start, end
+    word = source[start:end]
+    start, end = end - len(word.lstrip()), start + len(word.rstrip())
+    return start, END.match(source, end).end()

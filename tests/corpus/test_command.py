@@ -24,7 +24,7 @@ def test_the_command_runs_and_goes_on(basic, tmp_path):
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout) == [{"explained": 60, "rejected": 7, "shards": 4}]
     again = invoke(*basic, "--shard-rows", 20, "--json")
-    assert again.stdout == done.stdout and "4 shards are there already" in again.stderr
+    assert again.stdout == done.stdout and "4 shards are done already" in again.stderr
     other = invoke(*basic, "--shard-rows", 20, "--no-verify")
     assert other.exit_code == 2 and "verify was True, is False" in other.stderr
 

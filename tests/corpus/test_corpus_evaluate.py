@@ -44,7 +44,7 @@ def test_the_table_is_that_of_evaluate(model, runs, monkeypatch):
 def test_the_interval_is_that_of_the_bootstrap():
     values = np.random.default_rng(0).exponential(size=400)
     values[::50] = np.nan
-    column = streaming.Column()
+    column = streaming.RunningCell()
     for number, some in enumerate(np.split(values, 8)):
         column.add([some], sample_weights(0, number, len(some)))
     found, expected = column.cell(), cell(values)

@@ -379,7 +379,7 @@ def test_input_that_changed_at_the_same_size_is_refused(job, tmp_path):
     same = replace(job, input=str(path))
     run(same, str(tmp_path / "out"))
     path.write_text(path.read_text().replace("dull", "fast"))
-    with pytest.raises(CorpusError, match=r"x.jsonl has other content of the same size"):
+    with pytest.raises(CorpusError, match=r"x.jsonl has the same size but other content"):
         run(same, str(tmp_path / "out"))
 
 
@@ -443,7 +443,7 @@ def test_what_killed_runs_left_is_removed(job, tmp_path):
 
 def test_an_input_without_rows_is_an_error(job, tmp_path):
     (tmp_path / "x.txt").write_text("\n\n")
-    with pytest.raises(CorpusError, match="there is no row in the input"):
+    with pytest.raises(CorpusError, match="the input has no rows"):
         run(replace(job, input=str(tmp_path / "x.txt"), label_column=None), str(tmp_path / "out"))
 
 

@@ -1,12 +1,9 @@
-"""Tables of tokens over corpus runs: the same numbers as in memory."""
+"""Tables of tokens over corpus runs, some texts in memory at a time: the same numbers as for all at once."""
 
 import pytest
 
 from masklens import analysis
 from masklens.corpus import read_back
-from masklens.corpus import summaries as grouping
-from masklens.corpus.summaries import group_run
-from masklens.errors import MethodError
 
 
 class Word:
@@ -40,25 +37,25 @@ def same(found, expected):
 
 
 @pytest.fixture
-def everything(runs, monkeypatch):
-    monkeypatch.setattr(grouping, "AT_ONCE", 11)
-    return runs["gradient"], [row.attribution for row in read_back(runs["gradient"])]
+def compared(runs, monkeypatch):
+    """What a table is over a generator in parts of eleven texts, and over a list in one part."""
+
+    def both(table):
+        with monkeypatch.context() as patch:
+            patch.setattr(analysis, "AT_ONCE", 11)
+            found = table(row.attribution for row in read_back(runs["gradient"]))
+        return found, table([row.attribution for row in read_back(runs["gradient"])])
+
+    return both
 
 
-def test_layers(everything):
-    url, attributions = everything
-    same(group_run(url), analysis.by_layer(attributions))
-    same(group_run(url, special=False), analysis.by_layer(attributions, special=False))
+@pytest.mark.parametrize("special", [True, False])
+def test_layers(compared, special):
+    same(*compared(lambda out: analysis.by_layer(out, special=special)))
 
 
 @pytest.mark.parametrize("value", ["sum", "deepest"])
-def test_parts_of_speech(everything, value):
-    url, attributions = everything
-    found = group_run(url, "part_of_speech", value, nlp=Tagger())
-    same(found, analysis.by_part_of_speech(attributions, value, nlp=Tagger()))
+def test_parts_of_speech(compared, value):
+    found, expected = compared(lambda out: analysis.by_part_of_speech(out, value, nlp=Tagger()))
+    same(found, expected)
     assert {"ADJ", "X", "[CLS]", "[SEP]"} == {group.name for group in found.groups}
-
-
-def test_what_is_not_known_is_an_error(everything):
-    with pytest.raises(MethodError, match="by='colour'"):
-        group_run(everything[0], "colour")

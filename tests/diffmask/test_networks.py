@@ -13,8 +13,8 @@ from masklens.diffmask.networks import (
     OPEN,
     TEMPERATURE,
     GateNetwork,
+    MaskRow,
     Probe,
-    Row,
     baseline_at,
     inward,
     kept,
@@ -44,16 +44,20 @@ def probe_over(over, **options):
 
 
 def test_rows_of_each_form():
-    assert rows_for("inputs", [0, 1, 2]) == (Row(0, 0, (0, 0)), Row(1, 0, (0, 1)), Row(2, 0, (0, 2)))
-    assert rows_for("states", [1, 2]) == (Row(1, 1, (1,)), Row(2, 2, (2,)))
-    assert rows_for([(0, 2)], [0, 1, 2]) == (Row(2, 0, (2,)),)
+    assert rows_for("inputs", [0, 1, 2]) == (
+        MaskRow(0, 0, (0, 0)),
+        MaskRow(1, 0, (0, 1)),
+        MaskRow(2, 0, (0, 2)),
+    )
+    assert rows_for("states", [1, 2]) == (MaskRow(1, 1, (1,)), MaskRow(2, 2, (2,)))
+    assert rows_for([(0, 2)], [0, 1, 2]) == (MaskRow(2, 0, (2,)),)
     with pytest.raises(TrainingError, match="'inputs', 'states', or pairs"):
         rows_for("tokens", [0])
 
 
 def test_rows_over_inputs_edit_the_words_whichever_sites_are_asked_for():
-    assert rows_for("inputs", [1]) == (Row(1, 0, (0, 1)),)
-    assert rows_for("inputs", [5], words=3) == (Row(5, 3, (3, 5)),)
+    assert rows_for("inputs", [1]) == (MaskRow(1, 0, (0, 1)),)
+    assert rows_for("inputs", [5], words=3) == (MaskRow(5, 3, (3, 5)),)
 
 
 @pytest.mark.parametrize("over", ["inputs", "states", PAIRS])

@@ -10,10 +10,13 @@ import torch
 import sevens
 import tiny
 from lens_parts import QUICK, frozen, objective, shaken, slow_logits, slow_output
-from masklens.diffmask import objective as source
+from masklens.diffmask import judging
+from masklens.diffmask import texts as source
 from masklens.diffmask.gates import HardConcrete
+from masklens.diffmask.judging import CERTAINTY, GAP, Judged
 from masklens.diffmask.networks import NOISE, TEMPERATURE
-from masklens.diffmask.objective import CERTAINTY, GAP, FrozenTexts, Judged, LensObjective
+from masklens.diffmask.objective import LensObjective
+from masklens.diffmask.texts import FrozenTexts
 from masklens.errors import TrainingError
 from masklens.model.subject import Subject
 from masklens.model.tap import Point
@@ -400,13 +403,13 @@ def test_calibrated_gates_leave_room_for_chance(monkeypatch):
     before = {name: value.clone() for name, value in made.probe.state_dict().items()}
     slopes, error = (0.05, 0.1), 0.04
 
-    def judge(rows):
+    def judge(probe, texts, rows):
         biases = [float(made.probe.gate(i).bias) for i in rows]
         shares = [0.5 + bias / 100 for bias in biases]
         moved = [0.6 - slopes[i] * bias for i, bias in zip(rows, biases, strict=True)]
         return [Judged(d, error, share, 0.0, 1.0) for d, share in zip(moved, shares, strict=True)]
 
-    monkeypatch.setattr(made, "judge", judge)
+    monkeypatch.setattr(judging, "judge", judge)
     made.calibrate()
     for i, slope in enumerate(slopes):
         exact = (0.6 + CERTAINTY * error - 0.5) / slope

@@ -15,6 +15,7 @@ from masklens.diffmask.networks import rows_for
 from masklens.diffmask.published import Lookahead, PublishedProbe, train
 from masklens.diffmask.trainer import Settings
 from masklens.errors import LensError, TrainingError
+from masklens.layers import site_name
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*training texts are few")
 FIT = {"steps": 30, "batch_size": 16, "margin": 0.05, "recipe": "published"}
@@ -191,7 +192,7 @@ def test_a_collapse_is_told(monkeypatch):
     made = DiffMask.fit(sevens.subject(), sevens.texts(100), over="states", **FIT)
     assert all(d.kept == 0 and not d.ok and d.divergence > 0.05 for d in made.diagnostics)
     for event, site, multiplier in zip(made.events, (0, 1), (200, 150), strict=True):
-        assert event.startswith(f"site {site} has collapsed: divergence ")
+        assert event.startswith(f"{site_name(site)} has collapsed: divergence ")
         assert event.endswith(f"0% kept, multiplier {multiplier}")
 
 

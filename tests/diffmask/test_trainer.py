@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 import sevens
 from lens_parts import QUICK, objective, shaken
-from masklens.diffmask.networks import Row
-from masklens.diffmask.objective import Judged
+from masklens import progress
+from masklens.diffmask.judging import Judged
+from masklens.diffmask.networks import MaskRow
 from masklens.diffmask.trainer import (
     BASELINE_LR,
     WEIGHT,
@@ -146,7 +147,7 @@ def test_evaluations_are_written_down():
 
 
 def test_diagnostics_say_whether_the_margin_is_kept():
-    rows = (Row(3, 0, (0, 3)), Row(5, 0, (0, 5)))
+    rows = (MaskRow(3, 0, (0, 3)), MaskRow(5, 0, (0, 5)))
     judged = [Judged(0.1, 0.01, 0.4, 0.02, 0.97), Judged(0.1001, 0.01, 0.3, 0.03, 0.9)]
     assert diagnostics(rows, judged, 0.1) == [
         Diagnostic(3, 0.1, 0.4, 0.97, 0.02, True),
@@ -295,14 +296,16 @@ def test_a_batch_has_so_many_texts_a_site():
     assert Settings(batch_size=7).batch_on(torch.device("cpu"), 5) == 7
 
 
-def test_progress_names_the_sites_over_their_margin(capsys):
+def test_progress_names_the_layers_over_their_margin(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "MOMENT", 0.0)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # bars are for terminals
     terms = SimpleNamespace(kept=torch.tensor([0.2, 0.4]), hard=torch.tensor([0.01, 0.03]))
-    assert _now(terms, []) == "kept 30%  divergence 0.020"
+    assert _now(terms, []) == "fitting: kept 30%  divergence 0.020"
     history = [{"rows": [{"site": 1, "ok": True}, {"site": 4, "ok": False}]}]
-    assert _now(terms, history) == "kept 30%  divergence 0.020  over the margin: [4]"
+    assert _now(terms, history) == "fitting: kept 30%  divergence 0.020  over the margin: block 3"
     training = Training(objective(), QUICK)
     training.run(show_progress=True)
-    assert "kept" in capsys.readouterr().err and training.step == QUICK.steps
+    assert "fitting" in capsys.readouterr().err and training.step == QUICK.steps
 
 
 @settings(often, max_examples=30)

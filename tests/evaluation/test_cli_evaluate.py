@@ -41,6 +41,17 @@ def test_one_table_of_ours_and_theirs(folder):
     assert json.loads((folder / "t.json").read_text())["rows"] == found["rows"]
 
 
+def test_normalised_areas(folder):
+    common = ("--model", folder / "model", *TEXTS[:2], "--method", "gradient", "--metric", "aopc_by_token")
+    plain, scaled = (
+        json.loads(call("evaluate", *common, "--draws", 9, "--json", *more).stdout)
+        for more in ((), ("--normalised",))
+    )
+    assert scaled["settings"]["normalised"] and not plain["settings"]["normalised"]
+    values = [found["rows"]["random"]["aopc_by_token"]["value"] for found in (plain, scaled)]
+    assert values[0] != values[1] and 0.2 < values[1] < 0.8
+
+
 def test_the_table_is_printed(folder):
     done = call("evaluate", "--model", folder / "model", TEXTS[0], TEXTS[1], "--method", "gradient",
                 "--metric", "hiding", "--draws", 0)  # fmt: skip

@@ -158,8 +158,9 @@ def test_verify_finds_how_few_tokens_are_enough(made):
     (proof,) = ml.verify(made, [one], margin=0.7)
     assert proof.share_removed == 0.75 and proof.divergence == pytest.approx(0.219, abs=1e-3)
     assert proof.prediction_kept and [one.tokens[i] for i in proof.removed] == ["dull", "enjoyable", "plot"]
-    (proof,) = ml.verify(made, [one], margin=0.5)  # one and two tokens are within it by luck: three are not
+    (proof,) = ml.verify(made, [one], margin=0.3)  # two tokens, a half, are not within it: one is by luck
     assert proof.share_removed == 0 and proof.divergence == pytest.approx(0, abs=1e-6)
+    assert proof.verdict == "not sufficient"
 
 
 def test_a_guard_keeps_more_of_a_text_that_does_not_hold(made):
@@ -212,8 +213,6 @@ def test_verify_checks_what_it_is_given(made, true):
         ml.verify(made, true, margin=-1)
     with pytest.raises(MethodError, match="guard is -1"):
         ml.verify(made, true, guard=-1)
-    with pytest.raises(MethodError, match="not both"):
-        ml.verify(made, true, margin=0.1, guard=0.1)
     assert ml.verify(made, []) == []
 
 

@@ -49,7 +49,7 @@ class Stored:
 
     def read(self, rows, keep):
         said = np.array([self._said(ROWS[row], k) for row, k in zip(rows, keep, strict=True)])
-        return Readings(np.log(said), *[np.full(len(said), np.nan)] * 3)
+        return Readings(np.log(said), *[np.full(len(said), np.nan)] * 4)
 
     def _said(self, row, keep):
         left = [t for t, k in zip(row["tokens"][1:-1], keep[1:], strict=False) if k]

@@ -7,7 +7,7 @@ import torch
 import planted
 import tiny
 from masklens.errors import MethodError, ModelError
-from masklens.evaluation.masking import Views
+from masklens.evaluation.masking import Views, irrelevant_removal
 from masklens.model.masking import Baseline
 
 PACKED = ("bert", "roberta", "electra", "mpnet")
@@ -163,3 +163,18 @@ def test_errors_say_what_to_do(bert):
     made.tokenizer = None
     with pytest.raises(ModelError, match="replace=tensor"):
         Views(made, ["fast"])
+
+
+def test_an_inserted_phrase_that_is_dropped_leaves_the_text():
+    subject, texts = tiny.subject("bert"), tiny.SENTENCES
+    assert np.allclose(irrelevant_removal(subject, texts, "drop"), 0, atol=1e-6)
+    masked = irrelevant_removal(subject, texts, "mask")
+    assert (masked > 1e-6).all(), "the tokens after the phrase are at other places"
+
+
+def test_a_bag_of_words_does_not_feel_a_masked_phrase():
+    made = planted.subject()
+    assert np.allclose(irrelevant_removal(made, ["fast plot"], "mask", phrase="dull dull"), 0)
+    kept = irrelevant_removal(made, ["fast plot"], Baseline(torch.tensor([-3.0])), phrase="the the")
+    p, q = planted.sigmoid(2.5), planted.sigmoid(2.5 - 6)
+    assert kept[0] == pytest.approx(p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q)))

@@ -63,5 +63,5 @@ def test_attributions_against_spans():
     )  # [fast] is half of [fast dull]; [plot] is not
     assert found["token_f1"][1] == found["iou_f1"][1] == found["auprc"][1] == 1
     assert np.isnan(found["token_f1"][2])
-    with pytest.raises(MethodError, match="one a text"):
+    with pytest.raises(MethodError, match="one per text"):
         plausibility([good], [])

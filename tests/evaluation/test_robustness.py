@@ -10,7 +10,7 @@ import tiny
 from masklens.attribution import Attribution
 from masklens.errors import MethodError
 from masklens.evaluation import robustness as trust
-from masklens.evaluation.agreement import kendall_tau, mid_ranks, rank_agreement, spearman, top_jaccard
+from masklens.evaluation.agreement import kendall_tau, mid_ranks, rank_agreement, spearman
 
 
 def with_scores(subject, texts, score):
@@ -146,7 +146,6 @@ def test_rank_correlations_by_hand():
     assert np.isnan(kendall_tau(np.ones(3), np.arange(3.0))) and np.isnan(
         spearman(np.ones(3), np.arange(3.0))
     )
-    assert top_jaccard(x, y, 2) == pytest.approx(1 / 3)
 
 
 def test_rank_agreement_needs_the_same_tokens(bert):

@@ -31,13 +31,11 @@ def test_own_statistics_leave_padding_out():
 
 def test_steps_are_those_of_a_slow_loop_over_one_text(ask, subject):
     statistics = (torch.tensor(0.3), torch.tensor(1.5))
-    scores = information_bottleneck(
-        ask((2,)), n_steps=4, weight=3.0, lr=0.5, start=2.0, statistics=statistics
-    )
+    scores = information_bottleneck(ask((2,)), n_steps=4, weight=3.0, lr=0.5, statistics=statistics)
     row = 1
     request = ask((2,), texts=[TEXTS[row]])
     state = subject.states(request.batch, [2]).states[2]
-    draws, alphas = request.draws(16), torch.full((state.shape[1],), 2.0, requires_grad=True)
+    draws, alphas = request.draws(16), torch.full((state.shape[1],), 5.0, requires_grad=True)
     optimizer = torch.optim.RMSprop([alphas], lr=0.5, centered=True)
     for _ in range(4):
         keep, noise = torch.sigmoid(alphas), 0.3 + 1.5 * next(draws)[0].double()

@@ -12,11 +12,11 @@ from masklens.methods.guan import guan, squared_change
 
 
 def test_steps_are_those_of_a_slow_loop_over_one_text(ask, subject):
-    scores = guan(ask((1,)), n_steps=4, weight=0.7, lr=0.5, start=-1.0, score="negative")
+    scores = guan(ask((1,)), n_steps=4, weight=0.7, lr=0.5, score="negative")
     row = 3
     request = ask((1,), texts=[TEXTS[row]])
     reference, states = subject.states(request.batch, [1])
-    draws, raw = request.draws(16), torch.full((states[1].shape[1],), -1.0, requires_grad=True)
+    draws, raw = request.draws(16), torch.full((states[1].shape[1],), -5.0, requires_grad=True)
     optimizer = torch.optim.RMSprop([raw], lr=0.5, centered=True)
     for _ in range(4):
         sigma, noise = F.softplus(raw), next(draws)[0].double()
@@ -29,7 +29,7 @@ def test_steps_are_those_of_a_slow_loop_over_one_text(ask, subject):
         optimizer.step()
     expected = -F.softplus(raw.detach())
     torch.testing.assert_close(scores[row, 0, : len(raw)], expected, rtol=1e-4, atol=1e-5)
-    inverse = guan(ask((1,)), n_steps=4, weight=0.7, lr=0.5, start=-1.0)
+    inverse = guan(ask((1,)), n_steps=4, weight=0.7, lr=0.5)
     torch.testing.assert_close(inverse, -1 / scores)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from itertools import permutations
 
@@ -256,13 +255,6 @@ def test_a_text_gets_the_same_result_alone_and_in_a_batch_and_global_seeds_are_l
     for row, text in enumerate(TEXTS):
         alone = method(ask((0, 2), texts=[text]))
         torch.testing.assert_close(whole[row, :, : alone.shape[2]], alone[0], rtol=1e-4, atol=1e-5)
-
-
-def test_without_captum_the_error_says_what_to_install(ask, monkeypatch):
-    monkeypatch.setitem(sys.modules, "captum.attr", None)
-    with pytest.raises(MethodError, match="pip install captum"):
-        deeplift_shap(ask((0,)))
-    shapley(ask((0,)), n_samples=1)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,6 @@ from masklens.methods.presets import (
     allennlp_integrated,
     allennlp_simple,
     allennlp_smooth,
-    thermostat_grad_x_activation,
-    thermostat_integrated,
-    thermostat_occlusion,
 )
 from masklens.methods.registry import find
 
@@ -69,10 +66,16 @@ def test_gradients_behind_a_layer_norm_add_up_to_zero(ask, subject):
 
 def test_thermostat_presets_are_the_methods_with_its_settings(ask):
     same = torch.testing.assert_close
-    same(thermostat_grad_x_activation(ask((1,))), grad_x_input(ask((1,))))
-    same(thermostat_integrated(ask((1,))), integrated_gradients(ask((1,), baselines="pad"), n_steps=25))
-    same(thermostat_occlusion(ask((0,))), occlusion(ask((0,), baselines=0), window=3))
-    same(thermostat_occlusion(ask((0,), baselines=7)), occlusion(ask((0,), baselines=7), window=3))
+    same(find("thermostat_grad_x_activation").function(ask((1,))), grad_x_input(ask((1,))))
+    same(
+        find("thermostat_integrated").function(ask((1,))),
+        integrated_gradients(ask((1,), baselines="pad"), n_steps=25),
+    )
+    same(find("thermostat_occlusion").function(ask((0,))), occlusion(ask((0,), baselines=0), window=3))
+    same(
+        find("thermostat_occlusion").function(ask((0,), baselines=7)),
+        occlusion(ask((0,), baselines=7), window=3),
+    )
 
 
 def test_layer_presets_explain_the_output_of_the_embedding_layer(subject):

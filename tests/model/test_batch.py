@@ -66,7 +66,7 @@ def test_take_repeat_and_marks():
     batch = replace(batch, marks={"positions": torch.tensor([[5], [6], [7]])})
     assert batch.take([2, 0]).texts == (tiny.TEXTS[2], tiny.TEXTS[0])
     assert batch.take([2, 0]).marks["positions"].tolist() == [[7], [5]]
-    twice = batch.repeat(2)
+    twice = batch.take([i for i in range(len(batch)) for _ in range(2)])
     assert twice.texts == tuple(t for t in tiny.TEXTS for _ in range(2))
     assert torch.equal(twice.inputs["input_ids"][1], batch.inputs["input_ids"][0])
     assert batch.to("cpu").marks["positions"].shape == (3, 1)

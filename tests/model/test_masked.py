@@ -1,12 +1,15 @@
 """The one place where tokens are taken away, and work that is halved until it fits into memory."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import tiny
 from masklens import explain
-from masklens.evaluation.verify import verify, verify_sites
-from masklens.model.masking import Baseline, Masked, edited_run
+from masklens.errors import MethodError
+from masklens.evaluation.verify import Verifier, verify
+from masklens.model.masking import Baseline, Fill, Masked, edited_run
 from masklens.model.memory import in_halves
 
 
@@ -90,5 +93,55 @@ def test_texts_are_encoded_once_for_all_sites(monkeypatch):
     expected = [verify(subject, found, site=site) for site in found[0].sites]
     encoded, plain = [], type(subject).encode
     monkeypatch.setattr(type(subject), "encode", lambda *args: encoded.append(1) or plain(*args))
-    assert verify_sites(subject, found, found[0].sites) == expected
+    together = Verifier(subject, tiny.SENTENCES).at_sites(found, found[0].sites)
+    for one, other in zip(sum(together, []), sum(expected, []), strict=True):
+        assert (one.site, one.verdict, one.removed) == (other.site, other.verdict, other.removed)
+        assert one.divergence == pytest.approx(other.divergence, abs=1e-6)
     assert len(encoded) == 1
+
+
+def test_removed_tokens_are_filled_in_from_the_kept_ones_alone(views):
+    """A second, slow way, text by text; and what was removed has no say in it."""
+    subject, batch, rows, keep = views
+    language = tiny.model("bert", "mlm", seed=3).eval()
+    keep = (keep | batch.special[rows]) & batch.valid[rows]
+    found = outputs(Masked(subject, batch, Fill(language)), rows, keep)
+    special = subject.tokenizer.all_special_ids
+    for i, row in enumerate(rows):
+        ids = batch.inputs["input_ids"][row][batch.valid[row]].clone()
+        gone = ~keep[i][batch.valid[row]]
+        ids[gone] = subject.tokenizer.mask_token_id
+        logits = language(input_ids=ids[None]).logits[0]
+        logits[:, special] = -torch.inf
+        ids[gone] = logits.argmax(-1)[gone]
+        torch.testing.assert_close(
+            found[i], subject.module(input_ids=ids[None]).logits[0], atol=1e-5, rtol=1e-4
+        )
+    other = replace(batch, inputs=dict(batch.inputs))
+    other.inputs["input_ids"] = torch.where(keep[::3].cpu(), batch.inputs["input_ids"], 7)  # 3 views a text
+    again = outputs(Masked(subject, other, Fill(language)), rows[::3], keep[::3])
+    torch.testing.assert_close(found[::3], again)
+    whole = outputs(Masked(subject, batch, Fill(language)), rows, batch.valid[rows])
+    torch.testing.assert_close(whole, subject.run(batch).output[rows], atol=1e-5, rtol=1e-4)
+
+
+def test_what_cannot_fill_is_refused():
+    subject = tiny.subject("bert")
+    batch = subject.encode(tiny.SENTENCES)
+    with pytest.raises(MethodError, match="no LM head"):
+        Masked(subject, batch, "fill")
+    with pytest.raises(MethodError, match="by a masked language model, this is a BertForSequence"):
+        Masked(subject, batch, Fill(subject.module))
+    with pytest.raises(MethodError, match="width 32, this model 16"):
+        Masked(subject, batch, Fill(tiny.model("bert", "mlm", hidden_size=32)))
+    with pytest.raises(MethodError, match="'mask', 'drop', 'fill'"):
+        Masked(subject, batch, "erase")
+
+
+def test_a_masked_language_model_fills_for_itself():
+    subject = tiny.subject("bert", "mlm")
+    batch = subject.encode(["the [MASK] is dull ."])
+    keep = batch.valid.clone()
+    keep[0, 4] = False
+    moved = outputs(Masked(subject, batch, "fill"), [0], keep) - subject.run(batch).output
+    assert moved.abs().max() > 0

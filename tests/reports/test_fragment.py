@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hostile import FORBIDDEN, HOSTILE
-from masklens.reports.fragment import LONGEST_TOKEN, fragment, picture
+from masklens.reports.fragment import LONGEST_TOKEN, fragment, palette, picture
 from masklens.reports.labels import printable, shortened
 from records import make, make_pair
 
@@ -84,7 +84,7 @@ def test_numbers_and_exact_values():
 def test_numbers_per_site_and_of_probabilities():
     html = fragment(make(), per_site=True)
     assert re.findall(r">(−?\d+)</td>", html) == ["100", "−25", "25", "100"]
-    assert "each site&#39;s largest" in html
+    assert "each layer&#39;s largest" in html
     keep = replace(make(scores=np.array([[0.0, 0.5, 0.25], [0.1, 0.0, 0.0]])), merge="max")
     assert re.findall(r">(\d+)</td>", fragment(keep)) == ["50", "25", "10"]
 
@@ -104,9 +104,19 @@ def test_prediction_and_target_are_told():
 
 
 def test_the_fragment_styles_nothing_but_itself():
-    found = Reader(fragment(make()))
-    assert not {"style", "script", "link"} & set(found.tags)
-    assert not {"class", "id"} & found.attributes
+    html = fragment(make())
+    found = Reader(html)
+    assert not {"script", "link"} & set(found.tags) and "id" not in found.attributes
+    rules = re.search("<style>(.*)</style>", html, re.DOTALL)[1].split("\n")
+    assert all(" .masklens .c-" in rule for rule in rules if rule.strip())
+
+
+def test_in_the_dark_every_colour_that_is_used_is_another():
+    html = fragment(make())
+    used = set(re.findall('class="c-(\\w+)"', html))
+    dark = dict(re.findall(r"\.c-(\w+)\{background:(#\w+)!important", html))
+    assert used == set(dark) and all(dark[name] == palette("dark")[name][0] for name in used)
+    assert dark["p0"] != palette("light")["p0"][0]
 
 
 def test_no_tokens():

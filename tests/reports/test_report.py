@@ -11,7 +11,6 @@ import pytest
 
 from hostile import FORBIDDEN, HOSTILE
 from masklens.evaluation.table import Cell, Table
-from masklens.evaluation.verify import Verification
 from masklens.reports.labels import visible
 from masklens.reports.page import (
     MISSING,
@@ -25,13 +24,12 @@ from masklens.reports.page import (
     layout_data,
     over,
     panel_data,
-    proof_data,
-    proof_panels,
     quantised,
     report_data,
     report_html,
 )
-from records import make
+from masklens.reports.proofs import by_name, proof_panels
+from records import make, proved
 
 TEXT = "unbelievably good"
 PIECES = replace(
@@ -113,16 +111,26 @@ def test_labels_must_fit():
 
 
 def test_proofs_go_with_their_map_and_over_the_set():
-    proofs = [Verification(0.5, True, 0.25, (1,)), Verification(float("inf"), False, 0.75, (1, 2))]
-    shown = [Entry(make(text=text), "gradient", proofs) for text in ("one", "two")]
-    data = report_data(shown)
-    assert data["texts"][0]["maps"][0]["proofs"] == [[0.5, 1, 0.25, [1]], [None, 0, 0.75, [1, 2]]]
-    assert proof_data(Verification(0.5, True, 0.25, (1,), opened=2)) == [0.5, 1, 0.25, [1], 2]
-    *charts, table = data["parts"]
-    assert table["rows"][0] == ["gradient", "words", 2, 0.25, 1, 0.5]
-    assert table["rows"][1] == ["gradient", "embeddings", 2, 0.75, 0, None]
-    assert [chart["series"] for chart in charts][:2] == [[["gradient", [0.25, 0.75]]], [["gradient", [1, 0]]]]
-    assert proof_panels([shown[:1]]) == []
+    lost = proved(verdict="not sufficient", divergence=float("inf"), prediction_kept=False, needed=0)
+    shown = [Entry(make(text=text), "gradient", [proved(), lost]) for text in ("one", "two")]
+    panels = proof_panels(by_name(shown), [proved(verdict="no better than random", needed=2)] * 2)
+    data = report_data(shown, panels=panels)
+    first = [0, 1, 1, 2, "0.97", "0.95", 0.25, 0.08, 2.0, None, None, [1], 0]
+    assert data["texts"][0]["maps"][0]["proofs"] == [
+        first,
+        [2, 0, 0, 2, "0.97", "0.95", None, 0.08, 2.0, None, None, [1], 0],
+    ]
+    ranking, *charts, table = data["parts"]
+    assert ranking["lead"] and ranking["rows"] == [
+        ["gradient", "words", 1, 0.5, None],
+        ["random order", "", 0, 1, None],
+        ["reversed", "", 0, None, None],
+    ]
+    assert "of 2 texts: this method passes 2, random orders 0, reversed 0" in ranking["note"]
+    assert table["rows"][0] == ["gradient", "words", 2, 1, 0.5, 0.97, 0.95, 0.25]
+    assert table["rows"][1] == ["gradient", "embeddings", 2, 0, 0, 0.97, 0.95, None]
+    assert [chart["series"] for chart in charts][:2] == [[["gradient", [1, 0]]], [["gradient", [0.5, 0]]]]
+    assert proof_panels(by_name(shown[:1])) == []
 
 
 def test_curves_of_the_games_show_the_best_site():

@@ -10,6 +10,7 @@ import masklens as ml
 import tiny
 from masklens.cli.main import app
 from masklens.errors import FileError, MethodError
+from masklens.evaluation.verify import Question, Verifier
 from masklens.reports.report import first_texts, holds_attributions, named, prove
 from masklens.reports.ways import choose
 from records import make
@@ -42,7 +43,7 @@ def folder(tmp_path_factory):
 
 def test_every_site_has_the_proof_that_verify_gives(bert):
     made = ml.explain(bert, TEXTS, "gradient", sites=[0, 2])
-    shown = list(prove(made, "name", bert))
+    shown = list(prove(made, "name", Verifier(bert, TEXTS)))
     assert [entry.attribution for entry in shown] == list(made)
     for row, site in enumerate((0, 2)):
         assert [entry.proofs[row] for entry in shown] == ml.verify(bert, made, site=site)
@@ -56,7 +57,9 @@ def test_a_lens_brings_its_own_baseline(bert):
     made = lens.explain(texts)
     assert made[0].settings["over"] == "states"
     assert list(named(made)) == ["diffmask (states)"]
-    proofs = [entry.proofs for entry in prove(made, "lens", bert, [lens], keep=0.7)]
+    proofs = [
+        entry.proofs for entry in prove(made, "lens", Verifier(bert, texts), [lens], Question(keep=0.7))
+    ]
     for row, site in enumerate(lens.sites):
         assert [found[row] for found in proofs] == ml.verify(
             lens.subject, made, replace=lens, keep=0.7, site=site
@@ -75,7 +78,9 @@ def test_texts_are_explained_and_verified(folder):
     assert [text["text"] for text in data["texts"]] == [[text] for text in TEXTS]
     assert all(text["label"] for text in data["texts"])
     assert all(m["proofs"] for text in data["texts"] for m in text["maps"])
-    assert {"The hiding game", "The revealing game", "Verification"} <= {p["title"] for p in data["parts"]}
+    assert {"The hiding game", "The revealing game", "Verification", "Which method?"} <= {
+        p["title"] for p in data["parts"]
+    }
 
 
 def test_attributions_are_shown_as_they_are_and_verified_with_a_model(folder):

@@ -1,7 +1,11 @@
 """The server of the page: what it refuses, in which order it works, and that it lives on."""
 
+import asyncio
+import contextlib
+import html
 import json
 import re
+import socket
 import threading
 import time
 
@@ -11,7 +15,15 @@ import tiny
 from masklens.errors import MethodError
 from masklens.methods.registry import METHODS
 from masklens.reports.queue import Cancelled, Queue, QueueFull, Submission
-from masklens.reports.serve import LONGEST_BODY, LONGEST_TEXT, application, bound, explainer, foreign
+from masklens.reports.serve import (
+    LONGEST_BODY,
+    LONGEST_TEXT,
+    application,
+    bound,
+    explainer,
+    foreign,
+    server_config,
+)
 from masklens.reports.ways import Way, ways
 from restored import snapshot
 
@@ -143,7 +155,80 @@ def test_answers_forbid_frames_sniffing_and_keeping(served):
         assert headers["x-frame-options"] == "DENY"
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cache-control"] == "no-store"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["permissions-policy"].startswith("camera=()")
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert not [name for name in headers if name.startswith("access-control")]
+
+
+def test_the_header_allows_what_the_page_allows_itself(served):
+    """The script and style of the page by their hashes, and its own server."""
+    answer = served.client.get("/")
+    (said,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', answer.text)
+    rules = html.unescape(said)
+    assert answer.headers["content-security-policy"] == f"{rules}; frame-ancestors 'none'"
+    assert "script-src 'sha256-" in rules and "connect-src 'self'" in rules
+    assert "sha256" not in served.client.get("/report.html").headers["content-security-policy"]
+
+
+@pytest.fixture
+def port():
+    """Of a server that waits for half a second."""
+    uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+
+    async def app(scope, receive, send):
+        if scope["type"] == "http" and scope["method"] == "POST":
+            while (message := await receive()).get("more_body"):
+                pass
+            if message["type"] == "http.disconnect":
+                return
+        elif scope["type"] == "http":
+            await asyncio.sleep(1.5)  # an answer may take longer than a request
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    config = server_config(app, patience=0.5)
+    config.lifespan = "off"
+    server, listening = uvicorn.Server(config), bound(0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield listening.getsockname()[1]
+    server.should_exit = True
+    thread.join(10)
+
+
+HALF = {
+    "nothing": [b""],
+    "half a line": [b"GET / HT"],
+    "half a header": [b"GET / HTTP/1.1\r\nHost: x\r\n"],
+    "half a body": [b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf"],
+    "a drip": [b"G", b"E", b"T", *[b" "] * 30],
+}
+
+
+@pytest.mark.parametrize("parts", HALF.values(), ids=HALF)
+def test_idle_and_half_sent_requests_time_out(port, parts):
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        start = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            for part in parts:
+                client.sendall(part)
+                time.sleep(0.05 if len(parts) > 1 else 0)
+            assert client.recv(100) in (b"", b"HTTP/1.1 400 Bad Request\r\n")
+        assert 0.3 < time.monotonic() - start < 8
+
+
+def test_a_whole_request_is_answered_however_long_it_takes(port):
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        for _ in range(2):
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = b""
+            while not answer.endswith(b"ok"):
+                answer += client.recv(1000)
+            assert answer.startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,10 @@ def test_numbers_are_relative_to_the_largest():
     assert lines[1].split() == ["[CLS]", "good", "[SEP]"]
     assert lines[2].split() == ["words", "0.00", "1.00", "-0.25"]
     assert lines[3].split() == ["embeddings", "0.12", "0.50", "0.00"]
-    assert lines[4] == "1.00 is a score of 4"
+    assert lines[4] == "1.00 is a score of 4; below 0 speaks against positive"
+    unsigned = render(make(scores=np.abs(make().scores))).splitlines()[4]
+    assert unsigned == "1.00 is a score of 4"
+    assert "0.00: it can be replaced" in render(replace(make(), merge="max"))
 
 
 def test_strongest_cells_have_the_end_colours():

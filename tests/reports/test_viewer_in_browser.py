@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from hostile import HOSTILE
-from masklens.evaluation.verify import Verification
 from masklens.reports.fragment import palette
 from masklens.reports.page import Chart, Cloud, Entry, Grid, report_data, report_html
-from records import make
+from records import make, proved
 
 WIDTHS = (360, 820, 1440)
 WORDS = ("[CLS]", "a", "fast", "fun", "##ny", "film", "[SEP]")
@@ -32,7 +31,11 @@ def film(number=0, method="gradient", scores=SCORES, **more):
 
 
 def proofs(kept=True):
-    return [Verification(0.01 * i, kept, 0.25 * i, tuple(range(1, 1 + i)), i) for i in range(4)]
+    verdict = "sufficient" if kept else "no better than random"
+    return [
+        proved(verdict=verdict, needed=5 - i, tokens=5, removed=tuple(range(1, 1 + i)), opened=i)
+        for i in range(4)
+    ]
 
 
 def written(folder, entries, **more):
@@ -77,7 +80,7 @@ def hostile_report(tmp_path_factory):
             Chart(text, {text: [1]}, [0]),
         )
     ]
-    proof = [Verification(0.1, True, 0.5, (0, 3))] * 3
+    proof = [proved(removed=(0, 3))] * 3
     entries = [Entry(bad, HOSTILE[1], proof), Entry(make(text=HOSTILE[0]), "b")]
     folder = tmp_path_factory.mktemp("hostile")
     return written(folder, entries, panels=parts, title=HOSTILE[0], labels=[HOSTILE[1]] * 2)
@@ -118,7 +121,10 @@ def test_the_slider_moves_the_line_the_row_and_the_proof(visit, report):
         assert tab.locator(".site-name").inner_text() == name
         assert card.locator(".badge.site").inner_text() == name
         assert set(card.locator(".chosen").evaluate_all("c => c.map(e => e.dataset.row)")) == {str(row)}
-        assert f"{25 * row}% of the tokens removed" in card.locator(".proof").inner_text()
+        said = ("All 5 tokens are needed", "", "These 3 of 5 tokens suffice (0.95). Random orders need 2.")[
+            row
+        ]
+        assert said in card.locator(".proof").inner_text()
         assert (f"{row} more" in card.locator(".proof").inner_text()) == (row > 0)
         assert card.locator(".gone").all_inner_texts() == list(WORDS[1 : 1 + row])
     tab.keyboard.press("]")
@@ -185,7 +191,7 @@ def test_search_filter_and_sort(visit, report):
     tab.locator(".search").fill("")
     tab.get_by_label("Filter").select_option("wrong")
     assert texts(tab, ".item-text") == [f"{TEXT} 1"]
-    tab.get_by_label("Filter").select_option("lost")
+    tab.get_by_label("Filter").select_option("failed")
     assert texts(tab, ".item-text") == [f"{TEXT} 2"]
     tab.get_by_label("Filter").select_option("all")
     tab.get_by_label("Sort").select_option("prediction")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from masklens.tasks.answers import exact_match, normalise, token_f1
+from masklens.tasks.answers import exact_match, normalise, word_f1
 
 
 @pytest.mark.parametrize(
@@ -43,10 +43,10 @@ def test_normalised_answers(answer: str, plain: str) -> None:
 )
 def test_best_over_gold_answers(prediction: str, golds: list[str], em: float, f1: float) -> None:
     assert exact_match(prediction, golds) == em
-    assert token_f1(prediction, golds) == pytest.approx(f1)
+    assert word_f1(prediction, golds) == pytest.approx(f1)
 
 
 def test_harmonic_mean() -> None:
     said, gold = "one two three four five", "four five six"
     precision, recall = 2 / 5, 2 / 3
-    assert token_f1(said, gold) == pytest.approx(2 * precision * recall / (precision + recall))
+    assert word_f1(said, gold) == pytest.approx(2 * precision * recall / (precision + recall))

@@ -93,7 +93,7 @@ def test_gold_answers_are_texts_and_any_of_them_is_right():
     assert any("exact_match 0.500" in note for note in table.notes)
     plain = evaluate(subject, {"gradient": made}, None, ["hiding"], random_draws=0)
     assert "exact_match" not in plain.settings and plain.curves["gradient"]["hiding"][0] == 1
-    with pytest.raises(TargetError, match="is no gold answer"):
+    with pytest.raises(TargetError, match="is not a gold answer"):
         evaluate(subject, {"gradient": made}, [[["x"]]] * 4, ["hiding"], random_draws=0)
 
 

@@ -220,10 +220,10 @@ def test_answers_as_targets():
     assert target[1].tolist() == [9, 10] and torch.equal(target[2], task.predict(output, batch)[2])
     for bad, message in [
         ("Rome", "not in the context"),
-        ((5, 3), "no answer"),
-        ((0, 400), "no answer"),
+        ((5, 3), "not an answer"),
+        ((0, 400), "not an answer"),
         (3, "'3' is not in the context"),
-        (3.5, "no answer"),
+        (3.5, "not an answer"),
     ]:
         with pytest.raises(TargetError, match=message):
             task.resolve(bad, output, batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -12,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ..progress import showing, stage
 from ..reports.labels import printable
 from .wording import in_options
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
-    from ..evaluation.verify import Verification
 
 
 def tell(message: str) -> None:
@@ -27,29 +28,22 @@ def tell(message: str) -> None:
 
 @contextmanager
 def working() -> Iterator[None]:
-    """The part of a command before its results: what libraries print goes to standard error, and their
-    warnings are one line each."""
+    """The part of a command before its results: progress is shown, what libraries print goes to
+    standard error, and their warnings are one line each."""
 
     def warn(message: Any, *about: Any, **more: Any) -> None:
         tell(f"warning: {in_options(' '.join(str(message).split()))}")
 
-    with redirect_stdout(sys.stderr), warnings.catch_warnings():
+    with showing(is_first_process()), redirect_stdout(sys.stderr), warnings.catch_warnings():
         warnings.showwarning = warn
-        with waiting("loading the packages"):
+        with stage("loading the packages"):
             import_module("torch")  # here, so that nothing later seems to take the time
         yield
 
 
-@contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """Show on a terminal what is being waited for."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(f"{what} ..."):
-        yield
+def is_first_process() -> bool:
+    """Of those that torchrun starts, the one that speaks."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def print_json(data: Any) -> None:
@@ -57,17 +51,17 @@ def print_json(data: Any) -> None:
     typer.echo(json.dumps(data, default=str))
 
 
-def draw(attributions: Sequence[Attribution], proofs: Sequence[Verification] | None = None) -> None:
+def draw(attributions: Sequence[Attribution]) -> None:
     """Print every attribution as a heat map, with its verification."""
     from rich.console import Console
 
     from ..reports.terminal import HeatMap, proof_line
 
     console = Console()
-    for i, attribution in enumerate(attributions):
+    for attribution in attributions:
         console.print(HeatMap(attribution))
-        if proofs:
-            console.print(proof_line(attribution, proofs[i]))
+        if attribution.verification:
+            console.print(proof_line(attribution, attribution.verification))
         console.print()
 
 

@@ -7,14 +7,16 @@ from typing import Annotated
 
 from ..errors import SiteError
 from ..model.default import HOME
+from ..progress import stage
 from . import options
-from .console import print_json, show, tell, waiting, working
-from .inputs import hide_loading_bars, read_options, read_target
+from .console import print_json, show, tell, working
+from .inputs import read_options, read_target
 
 of_shards = partial(options.option, "Shards")
-INPUT = "A file or a pattern: jsonl, csv, parquet, txt, or data sets saved to disk."
+INPUT = "Files, or a pattern: jsonl, csv, parquet, txt ..., or data sets saved to disk."
 METHOD = f"diffmask with a lens, else {options.DEFAULT_METHOD}"
-SITE = "words, embeddings, or block K; repeat for several."
+CONTROL = "Verify random explanations too, for a verdict on every text."
+LAYER = "words, embeddings, or block K; repeat for several."
 
 
 def corpus(
@@ -38,12 +40,15 @@ def corpus(
     lens: options.Lens = None,
     lm_head: options.Head = None,
     target: options.Target = None,
-    site: Annotated[
-        list[str] | None, options.of_method("--site", "LAYER", SITE, show_default="the method's")
+    layer: Annotated[
+        list[str] | None, options.of_method("--layer", "LAYER", LAYER, show_default="the method's")
     ] = None,
     verify: options.Verify = True,
+    control: Annotated[bool, options.of_method("--control", options.FLAG, CONTROL)] = False,
     guard: options.Guard = None,
-    batch_size: Annotated[int, of_shards("--batch-size", "N", "Texts in a batch.", min=1)] = 32,
+    batch_size: Annotated[
+        int | None, of_shards("--batch-size", "N", "Texts in a batch; by default as many as fit.", min=1)
+    ] = None,
     shard_rows: Annotated[int, of_shards("--shard-rows", "N", "Rows of a shard.", min=1)] = 2048,
     strict: Annotated[bool, of_shards("--strict", options.FLAG, "Stop at the first bad row.")] = False,
     ray: Annotated[str | None, options.of_run("--ray", "ADDRESS", "Run on this Ray cluster.")] = None,
@@ -61,7 +66,6 @@ def corpus(
     with working():
         from ..corpus import Job, run
 
-        hide_loading_bars()
         if lens is None and model is None and method in (None, "diffmask"):
             lens = HOME / "lens-inputs"
         job = Job(
@@ -74,8 +78,9 @@ def corpus(
             columns=tuple(column or ["text"]),
             label_column=label_column,
             target=read_target(target),
-            sites=tuple(map(site_number, site)) if site else None,
+            sites=tuple(map(site_number, layer)) if layer else None,
             verify=verify,
+            control=control,
             guard=guard,
             truncate=truncate,
             batch_size=batch_size,
@@ -84,7 +89,7 @@ def corpus(
             seed=seed,
             trust_remote_code=trust_remote_code,
         )
-        with waiting("explaining the corpus"):
+        with stage("explaining the corpus"):
             totals = run(job, out, device, strict, ray, cores, report=tell)
     if as_json:
         print_json([totals._asdict()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -13,19 +14,20 @@ import masklens
 from ..files import check_writable
 from ..layers import site_name
 from ..model.default import HOME, OVER
+from ..progress import stage
 from ..reading import read_labels, read_texts
 from . import options
-from .console import draw, print_json, waiting, working
+from .console import draw, print_json, working
 from .inputs import load_subject
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
-    from ..diffmask.lens import DiffMask
     from ..evaluation.table import Table
-    from ..evaluation.verify import Verification
+    from ..verification import Verification
 
 REVIEWS = HOME.parent / "reviews.csv"
 INPUTS = "diffmask (inputs)"
+GRADIENTS = "integrated_gradients"
 
 
 def demo(
@@ -59,19 +61,23 @@ class Demo(NamedTuple):
 
 def run(out: Path, device: str | None = None, seed: int = 0) -> Demo:
     """Explain the packaged reviews in four ways, write OUT/report.html, and say what is in it."""
+    from ..evaluation.verify import Verifier
+    from ..verification import control_line
+
     check_writable(out / "report.html")
     subject = load_subject(None, device)
     texts, labels = read_reviews()
-    with waiting(f"explaining {len(texts)} reviews in four ways"):
+    with stage(f"explaining {len(texts)} reviews in four ways"):
         lenses = {over: masklens.DiffMask.default(subject, over) for over in OVER}
         sets: dict[str, Sequence[Attribution]] = {
             f"diffmask ({over})": lens.explain(texts, seed=seed) for over, lens in lenses.items()
         }
         sets["decoded_gradcam"] = masklens.explain(subject, texts, "decoded_gradcam", lm_head=HOME, seed=seed)
-        sets["integrated_gradients"] = masklens.explain(subject, texts, "integrated_gradients", seed=seed)
-    with waiting("playing the hiding and revealing games"):
+        sets[GRADIENTS] = masklens.explain(subject, texts, GRADIENTS, seed=seed)
+    with stage("playing the hiding and revealing games"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the report has them, beside the table
         table = masklens.evaluate(subject, sets, labels=labels, metrics=["revealing", "hiding"], seed=seed)
-    with waiting("verifying and writing the report"):
+    with stage("verifying and writing the report"):
         made = masklens.report(
             sets,
             out / "report.html",
@@ -81,13 +87,21 @@ def run(out: Path, device: str | None = None, seed: int = 0) -> Demo:
             labels=labels,
             evaluation=table,
         )
-        proofs = masklens.verify(subject, sets[INPUTS], replace=lenses["inputs"])
-    return Demo(made, most_changing(sets[INPUTS]), summary(sets, labels, lenses["inputs"], proofs, table))
+        proofs = masklens.verify(subject, sets[INPUTS], replace=lenses["inputs"], control=False)
+        verifier = Verifier(subject, texts)
+        (checked,) = verifier.at_sites(sets[GRADIENTS], sets[GRADIENTS][0].sites)
+        line = f"{GRADIENTS}, verified: {control_line(checked, verifier.random())}"
+    return Demo(made, most_changing(sets[INPUTS]), summary(sets, labels, proofs, table, line))
+
+
+ROOM = 69
+"""columns for tokens on a terminal of 80, beside the names of layers"""
 
 
 def most_changing(found: Sequence[Attribution]) -> Attribution:
-    """The text whose keep probabilities differ most from layer to layer."""
-    return max(found, key=lambda a: float(a.scores.std(0).mean()))
+    """Of the texts that fit on a line, the one whose keep probabilities differ most from layer to layer."""
+    short = [a for a in found if sum(max(len(token), 5) + 1 for token in a.tokens) <= ROOM]
+    return max(short or found, key=lambda a: float(a.scores.std(0).mean()))
 
 
 def read_reviews() -> tuple[list[str], list[str]]:
@@ -98,25 +112,28 @@ def read_reviews() -> tuple[list[str], list[str]]:
 def summary(
     sets: Mapping[str, Sequence[Attribution]],
     labels: Sequence[str],
-    lens: DiffMask,
     proofs: Sequence[Verification],
     table: Table,
+    line: str,
 ) -> str:
     """One paragraph: what was explained, what the lens drops, what that does, and how the methods compare."""
     found = sets[INPUTS]
     right = sum(a.prediction == label for a, label in zip(found, labels, strict=True))
     removed = sum(proof.share_removed for proof in proofs) / len(proofs)
     same = sum(proof.prediction_kept for proof in proofs)
-    moved = sum(proof.divergence for proof in proofs) / len(proofs)
+    before, after = (
+        sum(getattr(proof, f"probability_{when}") for proof in proofs) / len(proofs)
+        for when in ("before", "after")
+    )
     games = ", ".join(_best_layer(table, name, chosen[0].sites) for name, chosen in sets.items())
     return (
         f"The packaged model reads {len(found)} reviews and gets {right} right. From what it knows at its "
         f"last block, the lens over inputs drops {removed:.0%} of the words; with these really taken out, "
-        f"{same} of {len(found)} predictions stay, and the output moves by {moved:.3f} nats on average "
-        f"(margin {lens.settings.margin}). In the hiding game (the area under accuracy while the words that "
+        f"{same} of {len(found)} predictions stay, and their probability goes from {before:.2f} to "
+        f"{after:.2f} on average. In the hiding game (the area under accuracy while the words that "
         f"a method ranks highest are hidden; lower is better) the best layer of each method has: {games}; "
-        f"random order has {table['random']['hiding'].value:.2f}. The report shows all of it, text by text "
-        f"and layer by layer."
+        f"random order has {table['random']['hiding'].value:.2f}. With {line}. The report shows all of it, "
+        f"text by text and layer by layer."
     )
 
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import masklens
 
+from ..progress import stage
 from . import options
-from .console import print_json, show, tell, waiting, working
+from .console import print_json, show, tell, working
 from .inputs import (
+    check_methods,
     choose_ways,
     explain_all,
     gather,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 of_measure = partial(options.option, "Measure")
 METRIC = "A metric, such as hiding, revealing or log_odds; repeat for several."
+NORMALISED = "Show area scores between those of the best and the worst order of each text."
 ATTRIBUTIONS = "A file of attributions: as explain writes them, or text, tokens, scores; or a corpus run."
 
 
@@ -53,6 +56,7 @@ def evaluate(
         list[str] | None, of_measure("--metric", "NAME", METRIC, show_default="seven of them")
     ] = None,
     draws: Annotated[int, of_measure("--draws", "N", "Random orders to compare with.", min=0)] = 20,
+    normalised: Annotated[bool, of_measure("--normalised", options.FLAG, NORMALISED)] = False,
     out: Annotated[Path | None, options.of_output("--out", "FILE", "Write the table to a json file.")] = None,
     as_json: options.Json = False,
     seed: options.Seed = 0,
@@ -65,28 +69,37 @@ def evaluate(
       masklens evaluate --attributions theirs.json --metric hiding --draws 5
     """
     with working():
+        from ..checks import check_seed
         from ..corpus.shards import corpus_runs
+        from ..evaluation.evaluate import check_metrics
         from ..evaluation.imported import read_attributions
         from ..files import check_writable
 
         if out:
             check_writable(out)
+        check_metrics(metric)
+        check_seed(seed)
+        check_methods(method)
+        wanted = gather(texts, input, column, limit, pair) if texts or input else []
+        gold = read_gold(input, label_column, limit)
         subject = load_subject(model, device, truncate, max_length, trust_remote_code)
         runs = corpus_runs(attributions or [], alone=not (texts or input))
         sets: dict[str, Any] = (
             {} if runs else {Path(path).stem: read_attributions(path) for path in attributions or []}
         )
-        if texts or input:
-            wanted = gather(texts, input, column, limit, pair)
+        if gold is not None:
+            subject.task.check_labels(gold, len(wanted) if wanted else len(gold))
+        if wanted:
             lenses = load_lenses(model, subject, lens, method)
             ways = choose_ways(method, lenses, lm_head, option)
             sets |= explain_all(subject, wanted, ways, target, seed, windows)
-        gold = read_gold(input, label_column, limit)
-        with waiting("measuring"):
+        with stage("measuring"):
             table = (
-                measure_runs(subject, runs, metric, draws, seed, limit)
+                measure_runs(subject, runs, metric, draws, seed, limit, normalised)
                 if runs
-                else masklens.evaluate(subject, sets, gold, metric, random_draws=draws, seed=seed)
+                else masklens.evaluate(
+                    subject, sets, gold, metric, random_draws=draws, seed=seed, normalised=normalised
+                )
             )
         if out:
             table.to_json(out)
@@ -113,8 +126,11 @@ def measure_runs(
     draws: int,
     seed: int,
     limit: int | None,
+    normalised: bool,
 ) -> Table:
     """The table of corpus runs."""
     from ..corpus.evaluate import evaluate_corpora
 
-    return evaluate_corpora(subject, runs, metrics, random_draws=draws, seed=seed, limit=limit)
+    return evaluate_corpora(
+        subject, runs, metrics, random_draws=draws, seed=seed, limit=limit, normalised=normalised
+    )

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import masklens
+import typer
 
+from ..progress import stage
 from . import options
-from .console import draw, print_json, tell, waiting, working
+from .console import draw, print_json, tell, working
 from .generate import answer_all, gather_prompts, keep_answers, show_answers
-from .inputs import check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
+from .inputs import check_methods, check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
-    from ..evaluation.verify import Verification
     from ..model.subject import Subject
     from ..reports.ways import Way
 
@@ -62,6 +62,8 @@ def explain(
       masklens explain --model FOLDER --chat messages.json --units sentences
     """
     with working():
+        from ..attribution import record
+        from ..checks import check_seed
         from ..reports.export import check_output, write
 
         if out:
@@ -69,6 +71,7 @@ def explain(
         if not verify:
             check_unused({"--guard": guard}, "--verify")
         check_methods(method)
+        check_seed(seed)
         if generate or chat:
             unused = {"--pair": pair, "--lens": lens, "--lm-head": lm_head, "--windows": windows}
             check_unused(unused | {"--guard": guard}, "texts to explain without --generate or --chat")
@@ -85,27 +88,25 @@ def explain(
         else:
             lenses = load_lenses(model, subject, lens, method)
             ways = choose_ways(method, lenses, lm_head, option)
+            found: Mapping[str, Sequence[Attribution]]
             found = explain_all(subject, wanted, ways, target, seed, windows)
-            attributions = text_by_text(list(found.values()))
+            lines: list[str] = []
+            proved: Mapping[str, Sequence[Attribution]] = {}
+            if verify:
+                proved, lines = prove(subject, found, ways, guard)
+            attributions = text_by_text(list((proved if verify else found).values()))
             if out:
-                with waiting(f"writing {out}"):
+                with stage(f"writing {out}"):
                     write(attributions, out, subject if verify else None, lenses, guard)
                 tell(f"wrote {out}")
-            proofs = prove(subject, found, ways, guard) if verify else None
     if generate or chat:
         show_answers(made, verified, as_json)
     elif as_json:
-        print_records(attributions, proofs)
+        print_json([record(attribution) for attribution in attributions])
     else:
-        draw(attributions, proofs)
-
-
-def check_methods(names: Sequence[str] | None) -> None:
-    """Raise for a method that does not exist, before the model is loaded."""
-    from ..methods.registry import find
-
-    for name in names or []:
-        find(name)
+        draw(attributions)
+        for line in lines:
+            typer.echo(line)
 
 
 def prove(
@@ -113,27 +114,27 @@ def prove(
     found: Mapping[str, Sequence[Attribution]],
     ways: Mapping[str, Way],
     guard: float | None,
-) -> list[Verification]:
-    """The verification of every attribution at its deepest layer; a lens brings its own baseline."""
-    with waiting("verifying"):
-        return text_by_text(
-            [
-                masklens.verify(subject, some, replace=(*ways[name].lenses, "mask")[0], guard=guard)
-                for name, some in found.items()
-            ]
-        )
+) -> tuple[dict[str, list[Attribution]], list[str]]:
+    """Every attribution with its verification at its deepest layer, and a line about each method.
+
+    A lens brings its own baseline.
+    """
+    from ..evaluation.verify import Question, Verifier
+    from ..layers import site_name
+    from ..verification import control_line
+
+    question, lines, proved = Question(guard=guard), [], {}
+    with stage("verifying"):
+        verifier = Verifier(subject, [a.text for a in next(iter(found.values()))])
+        random = verifier.random(question) if any(not way.lenses for way in ways.values()) else []
+        for name, some in found.items():
+            lenses, site = ways[name].lenses, some[0].sites[-1]
+            (proofs,) = verifier.at_sites(some, [site], (*lenses, "mask")[0], question)
+            proved[name] = [replace(a, verification=p) for a, p in zip(some, proofs, strict=True)]
+            lines.append(f"{name}, {site_name(site)}, {control_line(proofs, [] if lenses else random)}")
+    return proved, lines if len(verifier.texts) > 1 else []
 
 
 def text_by_text(found: Sequence[Sequence[T]]) -> list[T]:
     """What several methods gave for the same texts: all of the first text, then all of the second, ..."""
     return [one for of_one_text in zip(*found, strict=True) for one in of_one_text]
-
-
-def print_records(attributions: Sequence[Attribution], proofs: Sequence[Verification] | None) -> None:
-    """Print the records as `save` writes them to JSON, each with its verification."""
-    from ..attribution import record
-
-    rows = [record(attribution) for attribution in attributions]
-    for row, proof in zip(rows, proofs or [], strict=False):
-        row["verification"] = asdict(proof)
-    print_json(rows)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
+
+import typer
 
 import masklens
 
@@ -16,6 +20,11 @@ from .inputs import gather, load_subject
 from .wording import in_options
 
 of_lens = partial(options.option, "Lens")
+STEPS = 2000
+QUICK: dict[str, Any] = {"steps": 500, "batch_size": 64, "held_out": 0.2, "evaluate_every": 100}
+"""what a lens of 500 short texts takes a few minutes with, on two cores"""
+QUICKLY = f"{QUICK['steps']} small steps: minutes instead of hours on a laptop, but fewer words are masked."
+BATCH = "Texts of a step, over all layers."
 
 
 def fit(
@@ -32,34 +41,48 @@ def fit(
         Literal["inputs", "states"], of_lens("--over", "inputs|states", "What the masks are over.")
     ] = "inputs",
     margin: Annotated[float, of_lens("--margin", "NATS", "The divergence the masks may cause.")] = 0.1,
-    steps: Annotated[int | None, of_lens("--steps", "N", "Steps of training.", min=1)] = None,
+    quick: Annotated[bool, of_lens("--quick", options.FLAG, QUICKLY)] = False,
+    steps: Annotated[
+        int | None, of_lens("--steps", "N", "Steps of training.", min=1, show_default=f"{STEPS:,}")
+    ] = None,
+    batch_size: Annotated[
+        int | None, of_lens("--batch-size", "N", BATCH, min=1, show_default="16 a layer, GPU 32")
+    ] = None,
     as_json: options.Json = False,
     seed: options.Seed = 0,
 ) -> None:
     """Fit a DiffMask lens on a set of texts and report how it does on held-out ones.
 
-    On several GPUs: torchrun --nproc-per-node N -m masklens fit ...
+    Ctrl-C stops a fit; the same command goes on from its last checkpoint. On several GPUs: torchrun
+    --nproc-per-node N -m masklens fit ...
 
     [bold]Examples[/bold]
 
-      masklens fit --model FOLDER --data reviews.csv --out my_lens
+      masklens fit --model FOLDER --data reviews.csv --out my_lens --quick
       masklens fit --model FOLDER --data reviews.csv --over states --out my_lens
     """
     with working():
+        from ..checks import check_seed
         from ..diffmask.processes import is_main, own_device
+        from ..diffmask.trainer import Settings
         from ..files import check_folder_writable
 
         def say(message: str) -> None:
             tell(in_options(message))
 
         check_folder_writable(out)
+        check_seed(seed)
+        Settings(margin, steps or 1)
         texts = gather([], data, column, limit)
         subject = load_subject(model, own_device(device), truncate, max_length, trust_remote_code)
-        settings: dict[str, Any] = {} if steps is None else {"steps": steps}
+        settings: dict[str, Any] = chosen_settings(quick, steps, batch_size)
         if is_main():
             tell(f"fitting masks over {over} on {len(texts):,} texts")
-            settings |= {"report": say, "show_progress": True}
-        lens = masklens.DiffMask.fit(subject, texts, over, margin, seed, folder=out / "training", **settings)
+            settings["report"] = say
+        with told_when_stopped(out / "training"):
+            lens = masklens.DiffMask.fit(
+                subject, texts, over, margin, seed, folder=out / "training", **settings
+            )
         if not is_main():
             return
         lens.save_pretrained(out)
@@ -72,3 +95,25 @@ def fit(
         print_json(rows)
     else:
         show([{"layer": site_name(row.pop("site")), **row} for row in rows])
+
+
+def chosen_settings(quick: bool, steps: int | None, batch_size: int | None) -> dict[str, Any]:
+    """What the options say beside the defaults; an option of its own goes before --quick."""
+    given = {"steps": steps, "batch_size": batch_size}
+    return (QUICK if quick else {}) | {name: value for name, value in given.items() if value is not None}
+
+
+@contextmanager
+def told_when_stopped(folder: Path) -> Iterator[None]:
+    """On Ctrl-C, say what is saved and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from ..diffmask.forecast import saved_step
+
+        step = saved_step(folder)
+        if step:
+            tell(f"stopped; {step:,} steps are saved in {folder}: the same command goes on from there")
+        else:
+            tell("stopped before the first checkpoint: nothing is saved, the same command begins anew")
+        raise typer.Exit(130) from None

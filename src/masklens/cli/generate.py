@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,8 @@ import masklens
 
 from ..errors import FileError
 from ..files import read_bytes
-from .console import print_json, tell, waiting
+from ..progress import stage
+from .console import print_json, tell
 from .inputs import read_options
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def answer_all(
         for name in methods or [DEFAULT_METHOD]:
             # One walk back gives the scores of all layers; other methods pay for each layer.
             sites = "all" if find(name).cost == "2" else None
-            with waiting(f"explaining the answer with {name}"):
+            with stage(f"explaining the answer with {name}"):
                 one = masklens.explain_generation(
                     subject, prompt, name, sites=sites, method_options=read_options(options), **common
                 )
@@ -70,10 +70,10 @@ def keep_answers(
     if out:
         from ..reports.export import write_answers
 
-        with waiting(f"writing {out}"):
+        with stage(f"writing {out}"):
             write_answers(made, out, subject if verify else None)
         tell(f"wrote {out}")
-    with waiting("verifying"):
+    with stage("verifying"):
         return [masklens.verify_generation(subject, one) for one in made] if verify else None
 
 
@@ -85,10 +85,11 @@ def show_answers(
 
 def print_answers(made: Sequence[Generation], proofs: Sequence[Sequence[Verification]] | None) -> None:
     from ..generation import row
+    from ..verification import verification_record
 
     rows = [row(one) for one in made]
     for one, proof in zip(rows, proofs or [], strict=False):
-        one["verification"] = [asdict(step) for step in proof]
+        one["verification"] = [verification_record(step) for step in proof]
     print_json(rows)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import masklens
 
 from ..errors import MethodError, TextError
-from .console import tell, waiting
+from ..progress import stage
+from .console import tell
 from .options import DEFAULT_METHOD
 
 if TYPE_CHECKING:
-    from ..attribution import Text
+    from ..attribution import Explanations, Text
     from ..diffmask.lens import DiffMask
-    from ..methods.explain import Explanations
     from ..model.subject import Subject
     from ..reports.ways import Way
 
@@ -32,11 +31,16 @@ def gather(
     """The texts given as arguments, two by two for pairs, and those in files, at most `limit` of them."""
     from ..reading import STANDARD_INPUT, read_texts
 
-    if texts and STANDARD_INPUT in texts:
-        raise TextError("to read texts from standard input, give --input -")
     given = list(texts or [])
+    if given == [STANDARD_INPUT] and pattern is None:
+        given, pattern = [], STANDARD_INPUT
+    if STANDARD_INPUT in given:
+        raise TextError("- is standard input, and stands alone: leave the other texts and files out")
     if pair and (len(given) % 2 or not given):
         raise TextError(f"--pair takes two texts for each pair; {len(given)} texts were given")
+    for number, text in enumerate(given, start=1):
+        if not text.strip():
+            raise TextError(f"text {number} of the command line is empty; leave it out")
     found: list[Text] = list(zip(given[::2], given[1::2], strict=True)) if pair else list(given)
     if pattern is not None:
         found += read_texts(pattern, columns or ["text"], limit)
@@ -54,22 +58,12 @@ def load_subject(
 ) -> Subject:
     """The model that was named, or the packaged one."""
     how: dict[str, Any] = {"truncate": truncate, "max_length": max_length}
-    with waiting("loading the model"):
-        hide_loading_bars()
+    with stage("loading the model"):
         if model is not None:
             how["trust_remote_code"] = trust_remote_code
             return masklens.Subject.from_pretrained(model, device=device, **how)
         subject = masklens.Subject.default(device)
         return masklens.Subject(subject.module, subject.tokenizer, **how) if any(how.values()) else subject
-
-
-def hide_loading_bars() -> None:
-    """No bars for reading weights from disk, which takes moments; those for downloads stay."""
-    from huggingface_hub.utils.tqdm import enable_progress_bars
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    enable_progress_bars()
 
 
 def load_lenses(
@@ -121,7 +115,7 @@ def explain_all(
     if len(texts) > 1:
         tell(f"explaining {len(texts):,} texts with {', '.join(ways)}")
     common: dict[str, Any] = {"target": read_target(target), "seed": seed, "windows": windows}
-    return explain_ways(subject, texts, ways, **common, show_progress=sys.stderr.isatty())
+    return explain_ways(subject, texts, ways, **common)
 
 
 def read_target(target: Any) -> Any:
@@ -145,6 +139,14 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def check_methods(names: Sequence[str] | None) -> None:
+    """Raise for a method that does not exist, before the model is loaded."""
+    from ..methods.registry import find
+
+    for name in names or []:
+        find(name)
 
 
 def check_unused(given: Mapping[str, Any], needs: str = "texts, not attributions") -> None:

@@ -17,7 +17,7 @@ from .app import app, command
 
 def main() -> None:
     """Run the command line."""
-    app()
+    app(prog_name="masklens")
 
 
 def show_version(wanted: bool) -> None:

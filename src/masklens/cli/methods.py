@@ -95,9 +95,9 @@ def show_kinds(methods: Iterable[Method], hidden: int) -> None:
     for title, some in kinds.items():
         if some:
             console.print(f"[bold]{title}[/bold]")
-            rows = ((method.name, method.cost, method.summary) for method in some)
+            rows = ((method.name, default_cost(method), method.summary) for method in some)
             console.print(grid(rows, widths=(width, 18)))
-    console.print("The cost is in forward passes of the model.")
+    console.print("After the name: the cost of a text, in forward passes of the model.")
     if hidden:
         console.print(f"{hidden} more are other tools' settings of these: masklens methods --all")
     console.print(escape("The options of a method: masklens methods NAME"))
@@ -115,7 +115,14 @@ def passes(method: Method) -> float:
     result = float(method.options.get("budget", 1))
     for number in re.findall(r"\d+(?:\.\d+)?", cost):
         result *= float(number)
-    return result * (TOKENS if cost.endswith("a token") else 1)
+    return result * (TOKENS if cost.endswith("per token") else 1)
+
+
+def default_cost(method: Method) -> str:
+    """The cost, with its value for the default options where it depends on them alone."""
+    first = re.split("[,;:]", method.cost)[0]
+    depends = set(first.split()) & set(method.options)
+    return f"{passes(method):,.0f} ({method.cost})" if depends and "token" not in first else method.cost
 
 
 def describe(method: Method, as_json: bool) -> None:

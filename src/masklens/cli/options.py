@@ -24,10 +24,10 @@ of_texts, of_model, of_method, of_output, of_run = (
 FLAG = ""
 """the value of an option without one"""
 
-INPUT = "A file of texts, or a pattern: txt (one a line), csv, jsonl, parquet; - is standard input."
+INPUT = "A file of texts, or a pattern: txt, csv, tsv, json, jsonl, parquet, gz; - is standard input."
 Texts = Annotated[
     list[str] | None,
-    typer.Argument(metavar="TEXT", help="The texts; - reads them from standard input, one a line."),
+    typer.Argument(metavar="TEXT", help="The texts; - reads them from standard input."),
 ]
 Input = Annotated[str | None, of_texts("--input", "FILE", INPUT)]
 Data = Annotated[str, of_texts("--data --input", "FILE", "The texts to fit on, as for explain.")]

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import masklens
 
+from ..progress import stage
 from . import options
-from .console import print_json, tell, waiting, working
-from .inputs import check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
+from .console import print_json, tell, working
+from .inputs import check_methods, check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
 
 if TYPE_CHECKING:
     from ..evaluation.table import Table
@@ -55,11 +56,17 @@ def report(
       masklens report --input made.parquet --model FOLDER --out made.html
     """
     with working():
+        from ..analysis import load_spacy
+        from ..checks import check_seed
         from ..evaluation.imported import read_attributions
         from ..files import check_writable
         from ..reports.report import first_texts, holds_attributions, named
 
         check_writable(out)
+        check_methods(method)
+        check_seed(seed)
+        if parts_of_speech:
+            load_spacy()
         made = read_attributions(input) if input and holds_attributions(input) else None
         if made is not None:
             check_unused({"--method": method, "--target": target, "--lm-head": lm_head, "a text": texts})
@@ -81,7 +88,7 @@ def report(
             sets = explain_all(subject, wanted, ways, target, seed, windows)
         table = play(subject, sets) if games else None
         more: dict[str, Any] = {"labels": labels, "evaluation": table, "parts_of_speech": parts_of_speech}
-        with waiting("verifying and writing the report" if subject else "writing the report"):
+        with stage("verifying and writing the report" if subject else "writing the report"):
             masklens.report(sets, out, title, subject, lenses, guard=guard, **more)
         tell(f"wrote {out}")
     if as_json:
@@ -90,7 +97,7 @@ def report(
 
 def play(subject: Subject | None, sets: dict[str, Any]) -> Table:
     """The hiding and revealing games."""
-    with waiting("playing the hiding and revealing games"):
+    with stage("playing the hiding and revealing games"):
         return masklens.evaluate(subject, sets, metrics=["hiding", "revealing"])
 
 

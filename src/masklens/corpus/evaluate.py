@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from ..attribution import Attribution
 from ..bootstrap import RunningMean, sample_weights
 from ..errors import MethodError
 from ..evaluation.evaluate import (
@@ -26,15 +27,15 @@ from ..evaluation.faithfulness import Game
 from ..evaluation.masking import Views
 from ..evaluation.robustness import warn_of_problems
 from ..evaluation.table import Cell, Table
-from ..model.subject import Subject, as_subject
+from ..model.subject import as_subject
 from .shards import Explained, read_back
 
 AT_ONCE = 256
 """texts in memory"""
 
 
-class Column:
-    """One measure of one row of the table: a value a text, or several where there are random draws."""
+class RunningCell:
+    """One measure of one row of the table: a value per text, or several where there are random draws."""
 
     def __init__(self, draws: int = 1) -> None:
         self.mean = RunningMean()
@@ -66,14 +67,6 @@ class Column:
         return (np.asarray(self.curve) / self.texts).tolist() if self.texts else None
 
 
-class Part(NamedTuple):
-    """Some rows that all runs have."""
-
-    sets: dict[str, list[Any]]
-    """attributions by the name of their run"""
-    labels: list[Any] | None
-
-
 def evaluate_corpora(
     subject: Any,
     runs: Mapping[str, str],
@@ -82,6 +75,7 @@ def evaluate_corpora(
     replace: Any = "mask",
     seed: int = 0,
     limit: int | None = None,
+    normalised: bool = False,
 ) -> Table:
     """Measure corpus runs over the same input, beside random orders, in one table.
 
@@ -97,21 +91,25 @@ def evaluate_corpora(
     """
     names = _check(metrics, runs)
     subject = as_subject(subject)
-    columns: dict[str, dict[str, Column]] = {}
+    columns: dict[str, dict[str, RunningCell]] = {}
     notes: list[str] = []
-    texts, labelled = 0, False
-    for number, part in enumerate(_parts(runs, limit)):
-        weights = sample_weights(seed, number, _size(part))
-        for row, found in _measure(subject, part, names, random_draws, replace, seed):
-            here = columns.setdefault(row, {n: Column(random_draws if row == "random" else 1) for n in names})
+    count, labelled = 0, False
+    for number, (sets, labels) in enumerate(_parts(runs, limit)):
+        texts = [a.text for a in next(iter(sets.values()))]
+        views = Views(subject, texts, labels, shared_targets(sets), how=replace)
+        weights = sample_weights(seed, number, len(texts))
+        for row, found in measure(views, sets, names, random_draws, seed, normalised):
+            draws = random_draws if row == "random" else 1
+            here = columns.setdefault(row, {name: RunningCell(draws) for name in names})
             for name in names:
                 here[name].add(found[name], weights)
-        texts, labelled = texts + _size(part), labelled or part.labels is not None
+        count, labelled = count + len(texts), labelled or labels is not None
         if number == 0:
-            notes = [note for name, some in part.sets.items() for note in warn_of_problems(name, some)]
-    if not texts:
+            notes = [note for name, some in sets.items() for note in warn_of_problems(name, some)]
+    if not count:
         raise MethodError("the runs have no row in common; evaluate runs over the same input")
-    return _table(columns, names, notes, settings_of(texts, labelled, replace, random_draws, seed))
+    settings = settings_of(count, labelled, replace, random_draws, seed, normalised)
+    return _table(columns, names, notes, settings)
 
 
 def _check(metrics: Sequence[str] | None, runs: Mapping[str, str]) -> tuple[str, ...]:
@@ -126,18 +124,16 @@ def _check(metrics: Sequence[str] | None, runs: Mapping[str, str]) -> tuple[str,
     return names
 
 
-def _size(part: Part) -> int:
-    return len(next(iter(part.sets.values())))
-
-
-def _parts(runs: Mapping[str, str], limit: int | None) -> Iterator[Part]:
-    """The rows that all runs have, some at a time."""
+def _parts(
+    runs: Mapping[str, str], limit: int | None
+) -> Iterator[tuple[dict[str, list[Attribution]], list[Any] | None]]:
+    """The rows that all runs have, some at a time: attributions by run, and their labels if all have one."""
     rows = islice(common([read_back(url) for url in runs.values()]), limit)
     while some := list(islice(rows, AT_ONCE)):
         sets = {name: [row[i].attribution for row in some] for i, name in enumerate(runs)}
         labels = [row[0].label for row in some]
         known = all(label is not None for label in labels)
-        yield Part(sets, [_label(label) for label in labels] if known else None)
+        yield sets, [_label(label) for label in labels] if known else None
 
 
 def _label(label: str | None) -> int | str | None:
@@ -159,17 +155,8 @@ def common(runs: Sequence[Iterator[Explained]]) -> Iterator[list[Explained]]:
             heads = [next(r, None) if b else h for r, b, h in zip(runs, behind, heads, strict=True)]
 
 
-def _measure(
-    subject: Subject, part: Part, names: Sequence[str], draws: int, replace: Any, seed: int
-) -> Iterator[tuple[str, dict[str, list[Measured]]]]:
-    """For each row of the table, what each metric gives for these texts: one result, or one a random draw."""
-    texts = [a.text for a in next(iter(part.sets.values()))]
-    views = Views(subject, texts, part.labels, shared_targets(part.sets), how=replace)
-    yield from measure(views, part.sets, names, draws, seed)
-
-
 def _table(
-    columns: Mapping[str, Mapping[str, Column]],
+    columns: Mapping[str, Mapping[str, RunningCell]],
     names: Sequence[str],
     notes: list[str],
     settings: dict[str, Any],

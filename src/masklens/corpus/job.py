@@ -7,17 +7,20 @@ import json
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from .. import __version__
+from ..checks import check_seed
 from ..errors import CorpusError, LensError, MethodError, ModelError
 from ..files import FileModel, file_system, parse, reason
+from ..model.places import check_place
 from ..reading import STANDARD_INPUT, Columns, check_columns
 from .storage import Folder
 
 MANIFEST, DATA, REJECTS = "manifest.json", "data", "rejects"
-LIBRARIES = ("masklens", "torch", "transformers", "tokenizers", "pyarrow", "numpy")
+LIBRARIES = ("torch", "transformers", "tokenizers", "pyarrow", "numpy")
 HASHED = (".safetensors", ".gguf", ".json", ".txt", ".model")
 """endings of the files that make a model: weights, configuration, tokenizer"""
 TAGS = ("ETag", "etag", "md5Hash", "content_md5")
@@ -43,11 +46,11 @@ class Job:
     sites: tuple[int, ...] | None = None
     verify: bool = True
     """whether each explanation is verified"""
-    keep: float = 0.5
+    control: bool = False
     guard: float | None = None
     """both as in `masklens.verify`"""
     truncate: bool = False
-    batch_size: int = 32
+    batch_size: int | None = None
     shard_rows: int = 2048
     """rows of the input in one shard: what is lost at most when a run is killed"""
     limit: int | None = None
@@ -56,10 +59,12 @@ class Job:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "shard_rows"):
-            if getattr(self, name) < 1:
-                raise CorpusError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            given = getattr(self, name)
+            if given is not None and given < 1:
+                raise CorpusError(f"{name} is {given}; it must be at least 1")
         if self.guard is not None and not (self.verify and self.guard >= 0):
             raise CorpusError(f"guard is {self.guard}; give 0 nats or more, and verify, or leave it out")
+        check_seed(self.seed)
         check_columns(self.columns)
         if self.input == STANDARD_INPUT:
             raise CorpusError("a corpus run reads its input again to go on after a stop; give a file, not -")
@@ -94,7 +99,7 @@ class Manifest(FileModel):
     settings: dict[str, Any]
     inputs: dict[str, Input]
     hashes: Hashes
-    versions: dict[str, str | None]
+    versions: dict[str, str]
     shards: int | None = None
     """how many there are; None until all are written"""
 
@@ -111,13 +116,14 @@ def read_manifest(folder: Folder) -> Manifest | None:
 def manifest(job: Job, files: Sequence[str]) -> Manifest:
     return Manifest(
         settings=json.loads(json.dumps(asdict(job))),
-        inputs={name: fingerprint(name) for name in files},
+        inputs={name: fingerprint_of_files(name) for name in files},
         hashes=Hashes(
             model=model_hash(job.model, job.trust_remote_code),
             lens=None if job.lens is None else folder_hash(job.lens),
             lm_head=None if job.lm_head is None else model_hash(job.lm_head, job.trust_remote_code),
         ),
-        versions={name: _version(name) for name in LIBRARIES} | {"python": platform.python_version()},
+        versions={"masklens": __version__, "python": platform.python_version()}
+        | {name: version(name) for name in LIBRARIES},
     )
 
 
@@ -133,7 +139,7 @@ def begin(job: Job, folder: Folder, files: Sequence[str]) -> list[str]:
         return []
     if old is None:
         raise CorpusError(
-            f"{folder.url} holds shards but no {MANIFEST}, so nobody knows of which run; remove them, or use "
+            f"{folder.url} holds shards of an unknown run: there is no {MANIFEST}; remove them, or use "
             f"another folder"
         )
     differences = list(_differences(old, new))
@@ -142,8 +148,8 @@ def begin(job: Job, folder: Folder, files: Sequence[str]) -> list[str]:
             f"{folder.url} holds another run: {'; '.join(differences)}. Use the same settings to go on with "
             f"it, or another folder"
         )
-    known = {name: was for name, was in old.versions.items() if name in LIBRARIES}
-    return [f"{n} was {was}, is {new.versions[n]}" for n, was in known.items() if new.versions[n] != was]
+    changed = {name for name in {*LIBRARIES, "masklens"} if old.versions.get(name) != new.versions[name]}
+    return [f"{name} was {old.versions.get(name)}, is {new.versions[name]}" for name in sorted(changed)]
 
 
 def finish(folder: Folder, shards: int) -> None:
@@ -169,22 +175,23 @@ def _differences(old: Manifest, new: Manifest) -> Iterator[str]:
         elif was.bytes != now.bytes:
             yield f"the input {name} had {was.bytes} bytes, has {now.bytes}"
         elif was != now:
-            yield f"the input {name} has other content of the same size"
+            yield f"the input {name} has the same size but other content"
 
 
-def fingerprint(path: str) -> Input:
-    """Size and content of a file, or of all files of a data set on disk."""
+def fingerprint_of_files(path: str, endings: str | tuple[str, ...] = "", depth: int | None = None) -> Input:
+    """Size and content of a file, or of the files of a folder whose names end so, down to a depth."""
     total, size = hashlib.sha256(), 0
     try:
         fs, name = file_system(path)
-        for one in sorted(fs.find(name)):
+        for one in sorted(file for file in fs.find(name, maxdepth=depth) if file.endswith(endings)):
             info = fs.info(one)
             size += info["size"]
             tag = next((info[key] for key in TAGS if info.get(key)), None)
             total.update(f"{one.removeprefix(name)!a} {info['size']} {tag}\n".encode())
             if tag is None:
                 with fs.open(one, "rb") as file:
-                    _update(total, file)
+                    while block := file.read(1 << 20):
+                        total.update(block)
     except OSError as error:
         raise CorpusError(f"cannot read {path}: {reason(error)}") from error
     return Input(bytes=size, content=f"sha256 {total.hexdigest()}")
@@ -192,6 +199,7 @@ def fingerprint(path: str) -> Input:
 
 def model_hash(path: str, trust_remote_code: bool = False) -> str:
     """The content of a local folder, or the commit of a hub id."""
+    check_place(path)
     if Path(path).is_dir():
         return folder_hash(path)
     import transformers
@@ -199,30 +207,12 @@ def model_hash(path: str, trust_remote_code: bool = False) -> str:
     try:
         config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
-        raise ModelError(f"{path!r} is no folder here, and no model on the hub that can be read") from error
+        raise ModelError(f"{path!r} is neither a folder nor a model on the hub that can be read") from error
     return f"commit {config._commit_hash}"
 
 
 def folder_hash(path: str) -> str:
     """SHA-256 over the names and contents of the weights, configuration and tokenizer in a folder."""
     if not Path(path).is_dir():
-        raise LensError(f"{path} is no folder; give one that holds a lens")
-    total = hashlib.sha256()
-    for file in sorted(Path(path).iterdir()):
-        if file.suffix in HASHED and file.is_file():
-            total.update(f"{file.name}\0{file.stat().st_size}\0".encode())
-            with file.open("rb") as content:
-                _update(total, content)
-    return f"sha256 {total.hexdigest()}"
-
-
-def _update(total: Any, file: BinaryIO) -> None:
-    while block := file.read(1 << 20):
-        total.update(block)
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+        raise LensError(f"{path} is not a folder; give the folder of a lens")
+    return fingerprint_of_files(path, HASHED, depth=1).content

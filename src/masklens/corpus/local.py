@@ -1,4 +1,4 @@
-"""Run a job on this machine: reading, model and writing overlap; one process a device."""
+"""Run a job on this machine: reading, model and writing overlap; one process per device."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..errors import CorpusError
 from ..files import check_folder_writable
 from ..methods.registry import find
+from ..model.subject import check_device
 from ..reading import chunks, find_files, limits
 from .job import DATA, REJECTS, Job, begin, finish
 from .shards import Place, Totals, finished, totals, write_shard
@@ -60,8 +61,12 @@ def run(
         cores: CPU cores of each of the cluster's workers, where it has no GPUs.
         report: is told what goes on.
     """
-    folder = Folder(out)
+    folder, places = Folder(out), devices(device)
     find(job.method).check_options(list(job.options))
+    if ray is not None:
+        from .ray import check_installed
+
+        check_installed()
     if folder.local:
         check_folder_writable(folder.root)
     files = find_files(job.input)
@@ -72,7 +77,7 @@ def run(
 
             expected = run_on_ray(plan, ray, cores, report)
         else:
-            expected = _run_here(plan, devices(device), report)
+            expected = _run_here(plan, places, report)
         found = totals(folder, expected)
         finish(folder, found.shards)
         return found
@@ -91,7 +96,10 @@ def _plan(job: Job, folder: Folder, files: Sequence[str], strict: bool, report: 
 def devices(asked: str | None) -> list[str]:
     """The devices named, or every GPU of this machine, or the CPU."""
     if asked:
-        return [name.strip() for name in asked.split(",") if name.strip()]
+        names = [name.strip() for name in asked.split(",")]
+        for name in names:
+            check_device(name)
+        return names
     import torch
 
     return [f"cuda:{i}" for i in range(torch.cuda.device_count())] or ["cpu"]
@@ -100,7 +108,7 @@ def devices(asked: str | None) -> list[str]:
 def _run_here(plan: Plan, names: Sequence[str], report: Report) -> set[str]:
     """Do the work on these devices; returns the names of all shards that there must be."""
     if plan.done:
-        report(f"{len(plan.done)} shards are there already")
+        report(f"{len(plan.done)} shards are done already")
     if len(names) > 1:
         return _run_processes(plan, names, report)
     share = Share(plan, names[0])
@@ -161,7 +169,7 @@ def _ahead(pool: ThreadPoolExecutor, items: Iterator[T]) -> Iterator[T]:
 
 
 def _run_processes(plan: Plan, names: Sequence[str], report: Report) -> set[str]:
-    """One process a device, asked for a shard at a time: after a failure none begins another."""
+    """One process per device, asked for a shard at a time: after a failure none begins another."""
     context = get_context("spawn")
     with ExitStack() as stack:
         pools = []

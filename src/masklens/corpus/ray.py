@@ -92,6 +92,11 @@ def _small_blocks(ray: Any) -> Iterator[None]:
         context.target_max_block_size = before
 
 
+def check_installed() -> None:
+    """Raise a CorpusError if Ray is not there."""
+    _ray()
+
+
 def _ray() -> Any:
     try:
         import ray

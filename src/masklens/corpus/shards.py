@@ -1,7 +1,7 @@
 """The files of a corpus run: Parquet shards, rejected rows, and reading both back.
 
-A shard has the columns that `masklens.save` writes, so that `masklens.load` reads it, and three more: the
-row's id, its label and its verification.
+A shard has the columns that `masklens.save` writes, so that `masklens.load` reads it, and two more: the
+row's id and its label.
 """
 
 from __future__ import annotations
@@ -21,20 +21,17 @@ import pyarrow.parquet as pq
 from ..attribution import Attribution, from_row, schema
 from ..errors import CorpusError
 from ..model.batch import Batch
+from ..verification import Verification, verification_record
 from .job import DATA, MANIFEST, REJECTS, read_manifest
 from .storage import Folder
 
 ALL_REJECTS = "rejects.jsonl"
 
-VERIFICATION = pa.struct(
-    {"divergence": pa.float32(), "prediction_kept": pa.bool_(), "share_removed": pa.float32()}
-)
 SCHEMA = pa.schema(
     [
         pa.field("row_id", pa.string()),
         *schema(pa),
         pa.field("label", pa.string()),
-        pa.field("verification", VERIFICATION),
     ]
 )
 
@@ -57,21 +54,15 @@ class Reject(NamedTuple):
     reason: str
 
 
-class Proof(NamedTuple):
-    """The verification of a batch; each (examples,)."""
-
-    divergence: np.ndarray
-    prediction_kept: np.ndarray
-    share_removed: np.ndarray
-
-
 def row_id(file: str, number: int) -> str:
     """A row's id: its file as the input names it, and its number there."""
     return f"{file}:{number}".encode("utf-8", "backslashreplace").decode()
 
 
-def columns_of(batch: Batch, sites: Sequence[int], scores: np.ndarray, proof: Proof | None) -> dict[str, Any]:
-    """The columns that come from arrays: scores (examples, sites, tokens) without padding."""
+def columns_of(
+    batch: Batch, sites: Sequence[int], scores: np.ndarray, proofs: Sequence[Verification]
+) -> dict[str, Any]:
+    """The columns that come from arrays: scores (examples, sites, tokens) without padding; and the proofs."""
     valid = batch.valid.cpu().numpy()
     count, lengths = len(valid), valid.sum(1)
     ends = pa.array(np.concatenate([[0], lengths.cumsum()]), pa.int32())
@@ -91,15 +82,13 @@ def columns_of(batch: Batch, sites: Sequence[int], scores: np.ndarray, proof: Pr
         ),
         "sites": pa.ListArray.from_arrays(places, pa.array(np.tile(sites, count).astype(np.int32))),
         "scores": pa.ListArray.from_arrays(places, inner),
-        "verification": _verification(proof, count),
+        "verification": _verification(proofs, count),
     }
 
 
-def _verification(proof: Proof | None, count: int) -> pa.Array:
-    if proof is None:
-        return pa.nulls(count, VERIFICATION)
-    arrays = [pa.array(value, field.type) for value, field in zip(proof, VERIFICATION, strict=True)]
-    return pa.StructArray.from_arrays(arrays, fields=list(VERIFICATION))
+def _verification(proofs: Sequence[Verification], count: int) -> pa.Array:
+    rows: list[Any] = [verification_record(proof) for proof in proofs]
+    return pa.array(rows or [None] * count, SCHEMA.field("verification").type)
 
 
 def table_of(columns: Mapping[str, Any]) -> pa.Table:
@@ -146,7 +135,7 @@ class Totals(NamedTuple):
 def totals(folder: Folder, expected: set[str]) -> Totals:
     """Count what is there and join the rejects into one file; parts too few or too many are an error."""
     if not expected:
-        raise CorpusError("there is no row in the input; give files with at least one")
+        raise CorpusError("the input has no rows; give files with at least one")
     found = finished(folder)
     for names, are in ((expected - found, "missing"), (found - expected, "there that are not of this run")):
         if names:
@@ -209,14 +198,14 @@ SHARD = re.compile(r"part-(\d{5,})-(\d{6,})\.parquet")
 ROW_ID = re.compile(r".*:(\d{1,18})", re.DOTALL)
 
 
-def read_back(url: str, rows: int = 256) -> Iterator[Explained]:
+def read_back(url: str) -> Iterator[Explained]:
     """Everything that a run wrote, in the order of the corpus, a few rows in memory at a time."""
     folder = Folder(url)
     for name in _shard_names(folder):
         match = SHARD.fullmatch(name)
         if match is None:
-            raise CorpusError(f"{folder.path(DATA)} holds {name}, which is no shard; remove it")
-        for row in _shard_rows(folder, f"{DATA}/{name}", rows):
+            raise CorpusError(f"{folder.path(DATA)} holds {name}, which is not a shard; remove it")
+        for row in _shard_rows(folder, f"{DATA}/{name}"):
             yield _explained(int(match[1]), row, f"a row of {folder.path(DATA)}/{name}")
 
 
@@ -236,12 +225,12 @@ def _shard_names(folder: Folder) -> list[str]:
     return names
 
 
-def _shard_rows(folder: Folder, name: str, rows: int) -> Iterator[dict[str, Any]]:
+def _shard_rows(folder: Folder, name: str) -> Iterator[dict[str, Any]]:
     with folder.open(name) as handle, _told(folder, name):
         file = pq.ParquetFile(handle, page_checksum_verification=True)
         if missing := set(SCHEMA.names) - set(file.schema_arrow.names):
             raise ValueError(f"there is no column {min(missing)!r}")
-        for batch in file.iter_batches(rows):
+        for batch in file.iter_batches(256):
             yield from batch.to_pylist()
 
 

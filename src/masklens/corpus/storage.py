@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import uuid
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import CorpusError
-from ..files import FileModel, file_system, is_url, parse, reason, whole
+from ..files import FileModel, file_system, held, is_url, parse, reason, whole
 
 LOCK = ".lock"
 LEASE_SECONDS = 60.0
@@ -95,31 +94,12 @@ class Folder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold this folder; a second holder is refused. The lock goes with its process."""
-        with _file_lock(self) if self.local and os.name == "posix" else _lease(self):
+        with held(Path(self.path(LOCK)), _refused(self)) if self.local else _lease(self):
             yield
 
 
 def _refused(folder: Folder) -> CorpusError:
     return CorpusError(f"another run is writing to {folder.url}; wait for it to end, or use another folder")
-
-
-@contextmanager
-def _file_lock(folder: Folder) -> Iterator[None]:
-    """The operating system's lock: it is gone when the process is, however it ended."""
-    import fcntl
-
-    path = Path(folder.path(LOCK))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("w")
-    except OSError as error:
-        raise CorpusError(f"cannot write to {folder.url}: {reason(error)}; give another folder") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise _refused(folder) from error
-        yield
 
 
 @contextmanager

@@ -12,15 +12,16 @@ import pyarrow as pa
 from ..errors import CorpusError, OutputError, TextError
 from ..evaluation.masking import Known, Views
 from ..evaluation.ranking import Ranking
-from ..evaluation.verify import removal, try_removal
+from ..evaluation.verify import Question, removal, try_removal, verifications
 from ..methods.explain import chosen_sites, finite_scores, run_method, shown_settings
 from ..methods.registry import Request, find
 from ..model.batch import Batch
-from ..model.memory import in_halves, out_of_memory
+from ..model.memory import BatchSize, out_of_memory, tokens_at_once
 from ..model.subject import Subject
 from ..reading import Row
+from ..verification import Verification
 from .job import Job
-from .shards import SCHEMA, Place, Proof, Reject, columns_of, row_id, table_of
+from .shards import SCHEMA, Place, Reject, columns_of, row_id, table_of
 
 
 class Chunk(NamedTuple):
@@ -78,8 +79,7 @@ class Worker:
         self.settings: dict[str, Any] = {"seed": job.seed, "baselines": None, **self.options}
         self.shown = shown_settings({**self.method.options, **self.settings})
         self._plain_settings = json.dumps(self.shown, sort_keys=True, default=str)
-        self.size = job.batch_size
-        """texts in a batch: less than asked for once that did not fit into memory"""
+        self.size = BatchSize(job.batch_size, tokens_at_once(self.subject.module, self.subject.device))
         self._views: Views | None = None
 
     def _options(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class Worker:
         self._check_strict(chunk, rejects)
         tables, order = [], []
         with self.subject.frozen():
-            for rows in self._batches(batch):
+            for rows in self.size.cut([] if batch is None else batch.lengths.tolist()):
                 for part, result in self._explain(batch, rows):
                     if isinstance(result, str):
                         rejects[which[part[0]]] = result
@@ -141,20 +141,9 @@ class Worker:
         if self.strict and rejects:
             i = min(rejects)
             raise CorpusError(
-                f"row {chunk.id_of(i)} cannot be explained: {rejects[i]}. Mend or remove it, or run without "
+                f"row {chunk.id_of(i)} cannot be explained: {rejects[i]}. Fix or remove it, or run without "
                 f"--strict to set such rows aside"
             )
-
-    def _batches(self, batch: Batch | None) -> Iterator[list[int]]:
-        """The texts in order of length, as many at a time as fit."""
-        if batch is None:
-            return
-        order = batch.valid.sum(1).argsort(stable=True).tolist()
-        start = 0
-        while start < len(order):
-            size = self.size
-            yield order[start : start + size]
-            start += size
 
     def _explain(self, batch: Batch | None, rows: list[int]) -> Iterator[tuple[list[int], Result]]:
         """The columns of these texts, or of parts of them; for a single text that failed, the reason.
@@ -164,7 +153,7 @@ class Worker:
         """
         assert batch is not None
         bad = (OutputError, TextError)
-        yield from in_halves(lambda some: self._result(batch, some), rows, bad)
+        yield from self.size.within_memory(lambda some: self._result(batch, some), rows, bad)
 
     def _result(self, batch: Batch, rows: list[int]) -> Result:
         """The columns of these texts; for a single one that fails, the reason."""
@@ -172,8 +161,6 @@ class Worker:
             return self._columns(batch.take(rows).trimmed())
         except (OutputError, TextError, RuntimeError) as error:
             short = out_of_memory(error)
-            if short:  # from now on smaller batches
-                self.size = max(1, min(self.size, len(rows) // 2))
             if len(rows) > 1 or (isinstance(error, RuntimeError) and not short):
                 raise
             return OUT_OF_MEMORY if short else str(error)
@@ -195,20 +182,21 @@ class Worker:
         }
 
     def _settings_of(self, request: Request, i: int) -> str:
-        notes = request.notes.get(i, {}) | ({"truncated": True} if request.batch.truncated[i] else {})
+        notes = request.notes_on(i)
         return json.dumps(self.shown | notes, sort_keys=True, default=str) if notes else self._plain_settings
 
-    def _proof(self, request: Request, scores: np.ndarray) -> Proof | None:
-        """Remove what the deepest site's scores call unneeded, and run the model again (see `verify`)."""
+    def _proof(self, request: Request, scores: np.ndarray) -> list[Verification]:
+        """Remove what the deepest site's scores do not need, and run the model again (see `verify`)."""
         if not self.job.verify:
-            return None
+            return []
         how = removal(self.options.get("lens") or "mask", self.sites[-1])
         known = Known(request.batch, request.reference)
         views = Views(self.subject, request.batch.texts, how=how, known=known, like=self._views)
         self._views = self._views or views
         ranking = Ranking.of(scores[:, -1].astype(np.float64), views.removable)
-        by_threshold = self.method.merge == "max"
-        return Proof(*try_removal(views, ranking, by_threshold, self.job.keep, guard=self.job.guard)[:3])
+        question = Question(guard=self.job.guard, control=self.job.control)
+        tried = try_removal(views, ranking, self.method.merge == "max", question)
+        return verifications(views, tried, self.sites[-1], request.batch.tokens)
 
     def _with_rows(self, columns: dict[str, Any], chunk: Chunk, here: Sequence[int]) -> pa.Table:
         own = {"row_id": [chunk.id_of(i) for i in here], "label": [chunk.rows[i].label for i in here]}

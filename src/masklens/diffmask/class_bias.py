@@ -13,9 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..layers import site_name
 from ..tasks.classification import Classification, MultiLabel, Regression
+from .judging import masked_outputs
 from .networks import THRESHOLD, Probe
-from .objective import FrozenTexts, masked_outputs
+from .texts import FrozenTexts
 
 FEW = 10
 """texts of a class from which on it is judged"""
@@ -36,8 +38,8 @@ class ClassBias(NamedTuple):
     def __str__(self) -> str:
         same = self.emptied == self.label
         return (
-            f"site {self.site}: {self.kept:.0%} is kept of texts of which the model says {self.label!r}, "
-            f"{self.others:.0%} of the others; with everything dropped it says "
+            f"{site_name(self.site)}: {self.kept:.0%} is kept of texts of which the model says "
+            f"{self.label!r}, {self.others:.0%} of the others; with everything dropped it says "
             f"{'so too' if same else repr(self.emptied)}"
         )
 

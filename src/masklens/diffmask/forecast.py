@@ -7,10 +7,12 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 
-from .trainer import Training
+from ..progress import track
+from .trainer import CHECKPOINT, Training, _read_checkpoint
 
 FEW_TEXTS = 500
 """below this a lens is fitted, with a warning"""
@@ -55,13 +57,19 @@ def time_left(training: Training) -> tuple[float, float]:
     count = min(TIMED_STEPS, left)
     places = [done + i * left // count for i in range(count)]  # all over, since batches differ in length
     _try_step(training, places[0])  # the first is slow
-    seconds = [_timed(training, partial(_try_step, training, step)) for step in places]
+    seconds = [_timed(training, partial(_try_step, training, step)) for step in track(places, "timing steps")]
     evaluation = _timed(training, training.objective.judge)
     mean = statistics.mean(seconds)
     error = statistics.stdev(seconds) / math.sqrt(count) if count > 1 else 0.0
     doubt = max(DOUBT * mean, 2 * error)
     judging = evaluation * (left // settings.evaluate_every + CALIBRATION)
     return max(0.0, mean - doubt) * left + judging, (mean + doubt) * left + judging
+
+
+def saved_step(folder: Path) -> int:
+    """How many steps of a fit the checkpoint in a folder holds; 0 if there is none."""
+    file = folder / CHECKPOINT
+    return _read_checkpoint(file, torch.device("cpu"))[0].step if file.exists() else 0
 
 
 def _try_step(training: Training, step: int) -> None:

@@ -12,33 +12,46 @@ import copy
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..attribution import Attribution, Text
+from ..checks import check_seed, did_you_mean
 from ..errors import LensError, MethodError, TrainingError
-from ..files import check_folder_writable, whole
+from ..files import check_folder_writable, held, whole
+from ..layers import site_name
 from ..methods.registry import Request, register
+from ..model.batch import as_texts
 from ..model.default import HOME
 from ..model.masking import Baseline
 from ..model.subject import Subject
+from ..progress import stage
 from .class_bias import class_biases
 from .forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
-from .networks import Over, Probe, Row, rows_for
-from .objective import FrozenTexts, LensObjective
+from .networks import MaskRow, Over, Probe, rows_for, seeded
+from .objective import LensObjective
 from .per_text import diffmask_per_text
+from .processes import is_main
 from .published import PublishedProbe, fit_published
-from .saved import fingerprint, read_lens, write_lens
+from .saved import read_lens, write_lens
+from .texts import FrozenTexts
 from .trainer import PRECISIONS, Diagnostic, Settings, Training, diagnostics
 
 KEEP_BYTES = 2 * 10**9
 """memory for frozen states on a CPU; on a GPU a third of what is free"""
 RECIPES = ("default", "published")
+LOCK = ".lock"
+SAMPLED = 10_000
+FEWEST_HELD_OUT = 10
+"""with fewer texts to judge it on, no site of a lens is ok"""
+ALL_KEPT = 0.999
+"""a larger share of tokens kept means that nothing was found out"""
 
 
 class DiffMask:
@@ -65,13 +78,13 @@ class DiffMask:
     def fit(
         cls,
         subject: Subject,
-        texts: Sequence[Text],
+        texts: Iterable[Text],
         over: Over = "inputs",
         margin: float = 0.1,
         seed: int = 0,
         sites: Sequence[int] | None = None,
-        held_out: Sequence[Text] | float = 0.1,
-        validation: Sequence[Text] | None = None,
+        held_out: Iterable[Text] | float = 0.1,
+        validation: Iterable[Text] | None = None,
         folder: str | os.PathLike[str] | None = None,
         start: DiffMask | None = None,
         report: Callable[[str], object] | None = None,
@@ -94,59 +107,77 @@ class DiffMask:
             recipe: "default", or "published" for the training of the paper, which may collapse.
             settings: any field of `Settings`.
         """
-        if recipe not in RECIPES:
-            raise TrainingError(f"recipe={recipe!r}; use {' or '.join(map(repr, RECIPES))}")
-        if folder is not None:
-            check_folder_writable(folder)
-        chosen = _settings(settings, margin, seed)
+        check_seed(seed)
+        chosen = _settings(settings, margin, int(seed))
+        rows = _check_fit(subject, over, sites, start, recipe)
         if start is not None:
-            if start.subject.module is not subject.module:
-                raise LensError(
-                    "start= is a lens of another model; load it with from_pretrained(folder, subject)"
-                )
             chosen = replace(chosen, hidden=start.settings.hidden)
-        rows = rows_for(over, subject.check_sites(sites or subject.sites), subject.sites[0])
-        parts = _split(texts, held_out, validation, seed)
-        _foretell(report, parts, chosen, chosen.batch_on(subject.device, len(rows)))
-        dtype = PRECISIONS[chosen.precision]
-        learned_on = subject if dtype is None else subject.in_dtype(dtype)
-        needed = tuple(dict.fromkeys(site for row in rows for site in (row.edit, *row.reads)))
-        memory = _keep_bytes(subject.device)
-        train = FrozenTexts(learned_on, parts[0], needed, memory)
-        validated, held = (FrozenTexts(subject, part, needed, memory // 8) for part in parts[1:])
-        with subject.frozen(), learned_on.frozen():
-            if recipe == "published":
-                return fit_published(cls, subject, over, rows, train, held, chosen)
-            probe = _new_probe(rows, train, chosen, over) if start is None else _copied(start, rows)
-            objective = LensObjective(
-                probe.to(subject.device),
-                train,
-                validated,
-                margin,
-                chosen.batch_on(subject.device, len(rows)),
-                chosen.anchor > 0,
-                seed,
-            )
-            training = Training(objective, chosen, folder, _identity(learned_on, train, rows))
-            training.resume()
-            if report:
-                report(describe_time(training))
-            training.run(show_progress)
-            objective.calibrate()
-            found = diagnostics(rows, objective.judge(held), margin)
-            events = [str(one) for one in class_biases(probe, held)]
-        lens = cls(subject, probe.eval().requires_grad_(False), over, chosen, found, events, training.history)
+        with torch.inference_mode(False), torch.enable_grad(), _holding(folder):
+            parts = _split(texts, held_out, validation, chosen.seed)
+            _foretell(report, parts, chosen, chosen.batch_on(subject.device, len(rows)))
+            sets = _frozen_texts(subject, parts, rows, chosen)
+            with subject.frozen(), sets[0].subject.frozen():
+                if recipe == "published":
+                    return fit_published(cls, subject, over, rows, sets[0], sets[2], chosen)
+                lens = cls._trained(subject, over, rows, sets, chosen, folder, start, report, show_progress)
         lens._warn()
         return lens
 
+    @classmethod
+    def _trained(
+        cls,
+        subject: Subject,
+        over: Over,
+        rows: Sequence[MaskRow],
+        sets: Sets,
+        chosen: Settings,
+        folder: str | os.PathLike[str] | None,
+        start: DiffMask | None,
+        report: Callable[[str], object] | None,
+        show_progress: bool,
+    ) -> DiffMask:
+        """Train, calibrate on validation texts, and judge on held-out ones."""
+        train, validated, held = sets
+        probe = _new_probe(rows, train, chosen, over) if start is None else _copied(start, rows)
+        size, seed = chosen.batch_on(subject.device, len(rows)), chosen.seed
+        probe.to(subject.device)
+        objective = LensObjective(probe, train, validated, chosen.margin, size, chosen.anchor > 0, seed)
+        training = Training(objective, chosen, folder, _identity(sets, over, rows, start))
+        training.resume()
+        if report:
+            report(describe_time(training))
+        training.run(show_progress)
+        with stage("calibrating and judging the lens"):
+            objective.calibrate()
+            judged = diagnostics(rows, objective.judge(held), chosen.margin)
+            found = [d._replace(ok=d.ok and len(held) >= FEWEST_HELD_OUT) for d in judged]
+            events = [str(one) for one in class_biases(probe, held)]
+        return cls(subject, probe.eval().requires_grad_(False), over, chosen, found, events, training.history)
+
     def _warn(self) -> None:
-        bad = [d.site for d in self.diagnostics if not d.ok]
-        if bad:
-            warnings.warn(
-                f"sites {bad} are over their margin of {self.settings.margin} on held-out texts: "
-                f"do not read them as explanations; fit longer or on more texts",
-                stacklevel=3,
-            )
+        for remark in self.remarks:
+            warnings.warn(remark, stacklevel=3)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What to know before reading the lens."""
+        margin, found = self.settings.margin, self.diagnostics
+        over = [d for d in found if d.divergence > margin]
+        unsure = [d for d in found if d.divergence <= margin and not d.ok]
+        full = [d for d in found if d.kept > ALL_KEPT]
+        remarks = {
+            f"over the margin of {margin} on held-out texts: do not read them as explanations; fit longer or "
+            f"on more texts": over,
+            f"judged on fewer than {FEWEST_HELD_OUT} held-out texts, which is not enough to call them ok; "
+            f"fit on more texts, or hold out more": unsure,
+            "everything is kept, which says nothing about the model; fit longer, on more texts, or with a "
+            "larger margin": full,
+        }
+        return [
+            f"{', '.join(site_name(d.site) for d in some)}: {remark}"
+            for remark, some in remarks.items()
+            if some
+        ]
 
     @torch.no_grad()
     def keep(self, states: dict[int, Tensor]) -> Tensor:
@@ -158,7 +189,7 @@ class DiffMask:
         row = self.sites.index(site)
         return Baseline(self.probe.baseline(row), self.probe.rows[row].edit)
 
-    def explain(self, texts: Text | Sequence[Text], **options: Any) -> list[Attribution]:
+    def explain(self, texts: Text | Iterable[Text], **options: Any) -> list[Attribution]:
         """Keep probabilities of every token at every site of the lens; options as in `masklens.explain`."""
         from ..methods.explain import explain
 
@@ -201,20 +232,56 @@ def _settings(given: dict[str, Any], margin: float, seed: int) -> Settings:
     known = {f.name for f in fields(Settings)}
     unknown = [name for name in given if name not in known]
     if unknown:
-        raise TrainingError(f"no setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
+        shown = ", ".join(sorted(known)) + did_you_mean(unknown[0], known)
+        raise TrainingError(f"no setting {unknown[0]!r}; there are {shown}")
     return replace(Settings(margin=margin, seed=seed), **given)
 
 
+def _check_fit(
+    subject: Subject, over: Over, sites: Sequence[int] | None, start: DiffMask | None, recipe: str
+) -> tuple[MaskRow, ...]:
+    """The rows of the lens; what cannot be fitted is an error."""
+    if recipe not in RECIPES:
+        raise TrainingError(f"recipe={recipe!r}; use {' or '.join(map(repr, RECIPES))}")
+    if start is not None and start.subject.module is not subject.module:
+        raise LensError("start= is a lens of another model; load it with from_pretrained(folder, subject)")
+    return rows_for(over, subject.check_sites(sites or subject.sites), subject.sites[0])
+
+
+@contextmanager
+def _holding(folder: str | os.PathLike[str] | None) -> Iterator[None]:
+    """A fit holds its folder: two that write to one would spoil each other's checkpoints."""
+    if folder is None or not is_main():
+        yield
+        return
+    check_folder_writable(folder)
+    taken = TrainingError(f"another fit is writing to {folder}; wait for it to end, or use another folder")
+    with held(Path(folder) / LOCK, taken):
+        yield
+
+
 Parts = tuple[list[Text], list[Text], list[Text]]
+Sets = tuple[FrozenTexts, FrozenTexts, FrozenTexts]
+"""to train on, to calibrate on, and to judge on at the end"""
+
+
+def _frozen_texts(subject: Subject, parts: Parts, rows: Sequence[MaskRow], settings: Settings) -> Sets:
+    dtype = PRECISIONS[settings.precision]
+    learned_on = subject if dtype is None else subject.in_dtype(dtype)
+    needed = tuple(dict.fromkeys(site for row in rows for site in (row.edit, *row.reads)))
+    memory = _keep_bytes(subject.device)
+    train = FrozenTexts(learned_on, parts[0], needed, memory)
+    validated, held_out = (FrozenTexts(subject, part, needed, memory // 8) for part in parts[1:])
+    return train, validated, held_out
 
 
 def _split(
-    texts: Sequence[Text], held_out: Sequence[Text] | float, validation: Sequence[Text] | None, seed: int
+    texts: Iterable[Text], held_out: Iterable[Text] | float, validation: Iterable[Text] | None, seed: int
 ) -> Parts:
     """Texts to train on, to calibrate on, and to judge on at the end."""
-    texts = list(texts)
+    texts = as_texts(texts)
     if not isinstance(held_out, float | int):
-        train, held = texts, list(held_out)
+        train, held = texts, as_texts(held_out)
     else:
         order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed)).tolist()
         count = max(1, round(held_out * len(texts)))
@@ -222,9 +289,10 @@ def _split(
     if not train or not held:
         raise TrainingError(f"{len(texts)} texts are too few to fit a lens and to judge it; give more")
     if validation is not None:
-        if not validation:
+        chosen = as_texts(validation)
+        if not chosen:
             raise TrainingError("validation= has no texts; give some, or leave it out")
-        return train, list(validation), held
+        return train, chosen, held
     return train, held[::2], held[1::2] or held
 
 
@@ -242,12 +310,11 @@ def _keep_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] // 3 if device.type == "cuda" else KEEP_BYTES
 
 
-def _new_probe(rows: Sequence[Row], train: FrozenTexts, settings: Settings, over: Over) -> Probe:
+def _new_probe(rows: Sequence[MaskRow], train: FrozenTexts, settings: Settings, over: Over) -> Probe:
     """Gates that are all open. A state that is replaced keeps its place, as a masked word does: over states
     of a tokenised text there is a baseline for each place."""
     places = train.longest - 1 if over == "states" and train.subject.tokenizer is not None else 0
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+    with seeded(settings.seed):
         probe = Probe(rows, train.widths, settings.hidden, places)
     probe.to(train.subject.device)
     first = train.some_states()
@@ -260,7 +327,7 @@ def _new_probe(rows: Sequence[Row], train: FrozenTexts, settings: Settings, over
     return probe
 
 
-def _copied(lens: DiffMask, rows: Sequence[Row]) -> Probe:
+def _copied(lens: DiffMask, rows: Sequence[MaskRow]) -> Probe:
     """A copy of a lens's probe to learn on with."""
     if lens.probe.rows != tuple(rows) or not isinstance(lens.probe, Probe):
         raise LensError(
@@ -269,36 +336,60 @@ def _copied(lens: DiffMask, rows: Sequence[Row]) -> Probe:
     return copy.deepcopy(lens.probe).train().requires_grad_(True)
 
 
-def _identity(subject: Subject, train: FrozenTexts, rows: Sequence[Row]) -> dict[str, str]:
-    """What a checkpoint belongs to: the model, the texts it learns from, and the rows."""
-    texts = "\0".join(str(text) for text in train.batch.texts)
-    model = fingerprint(subject.module).numpy().tobytes()
+def _identity(sets: Sets, over: Over, rows: Sequence[MaskRow], start: DiffMask | None) -> dict[str, str]:
+    """What a checkpoint belongs to: the model, the texts and what each is for, and the form of the lens."""
+    names = ("training texts", "validation texts", "held-out texts")
+    texts = {
+        name: _short_hash(repr(part.batch.texts).encode()) for name, part in zip(names, sets, strict=True)
+    }
     return {
-        "model": hashlib.sha256(model).hexdigest()[:16],
-        "training texts": hashlib.sha256(texts.encode()).hexdigest()[:16],
+        "model": _short_hash(*_samples(sets[0].subject.module)),
+        **texts,
+        "over": str(over),
         "rows": ", ".join(f"{row.edit}<-{row.reads}" for row in rows),
+        "start": "none" if start is None else _short_hash(*_samples(start.probe)),
     }
 
 
+def _short_hash(*parts: bytes) -> str:
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(part)
+    return total.hexdigest()[:16]
+
+
+def _samples(module: nn.Module) -> Iterator[bytes]:
+    """Numbers from all over a module's tensors, at most SAMPLED of each: they tell which module it is."""
+    tensors = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
+    for name, value in tensors.items():
+        if value.is_meta:  # a weight that is loaded as it is needed
+            continue
+        some = value.detach().reshape(-1)[:: max(1, value.numel() // SAMPLED)]
+        yield f"{name}{tuple(value.shape)}".encode()
+        yield some.double().cpu().numpy().tobytes()
+
+
 def card(lens: DiffMask) -> str:
-    """A page about a lens: what it was fitted on and how good it is at every site."""
+    """A page about a lens: what it was fitted on and how good it is at every layer."""
     rows = "\n".join(
-        f"| {d.site} | {1 - d.kept:.1%} ± {1.96 * d.kept_error:.1%} | {d.divergence:.4f} | "
+        f"| {site_name(d.site)} | {1 - d.kept:.1%} ± {1.96 * d.kept_error:.1%} | {d.divergence:.4f} | "
         f"{d.agreement:.1%} | {'yes' if d.ok else 'NO'} |"
         for d in lens.diagnostics
     )
     settings = "\n".join(f"- {name}: {value}" for name, value in asdict(lens.settings).items())
     events = "\n".join(f"- {event}" for event in lens.events) or "- none"
+    remarks = "".join(f"\n- {remark}" for remark in lens.remarks)
     return f"""# A DiffMask lens
 
 Masks over {lens.over}, for {type(lens.subject.module).__name__}. Measured on held-out texts with hard masks
-(kept where P(kept) > 0.5). "Can go" is the share of tokens that the lens drops, with its 95% interval: read
-from site to site it is the knowledge curve of the model. "Within" says whether the mean divergence is within
-the margin, {lens.settings.margin} nats.
+(kept where P(kept) > 0.5). "Can go" is the share of tokens that the lens drops, with its 95% interval; from
+layer to layer it is the knowledge curve of the model. "Within" says whether the mean divergence is within the
+margin, {lens.settings.margin} nats, on at least {FEWEST_HELD_OUT} texts.
 
-| site | can go | divergence | agreement | within |
+| layer | can go | divergence | agreement | within |
 |---|---|---|---|---|
 {rows}
+{remarks}
 
 ## Settings
 {settings}
@@ -306,6 +397,16 @@ the margin, {lens.settings.margin} nats.
 ## Classes that are treated differently
 {events}
 """
+
+
+def _load_lens(subject: Subject, options: dict[str, Any]) -> dict[str, Any]:
+    """Options with the lens itself where its folder was given."""
+    lens = options.get("lens")
+    if isinstance(lens, str | os.PathLike):
+        return {**options, "lens": DiffMask.from_pretrained(lens, subject)}
+    if not isinstance(lens, DiffMask | None):
+        raise LensError(f"lens= is a {type(lens).__name__}; give a DiffMask, or the folder of a saved one")
+    return options
 
 
 @register(
@@ -317,6 +418,7 @@ the margin, {lens.settings.margin} nats.
     merge="max",
     exempt={"zero_effect": "keep probabilities of a model without effect all go to 0 but never reach it"},
     quick={"steps": 10},
+    prepare=_load_lens,
 )
 def diffmask(
     request: Request,
@@ -329,7 +431,12 @@ def diffmask(
 ) -> Tensor:
     """P(kept) of every token. With a lens: predicted from the states (one forward pass). Without: free
     masks learned for each text alone at each site, which prunes more than the model "knows" it can
-    (Figure 12b with `learn_baseline`, 12c without)."""
+    (Figure 12b with `learn_baseline`, 12c without).
+
+    Args:
+        lens: a fitted lens of this model. The other options are for masks that are learned without one.
+        learn_baseline: learn what replaces a dropped state as well, instead of zero.
+    """
     if lens is None:
         return diffmask_per_text(request, margin, steps, lr, learn_baseline)
     if lens.subject.module is not request.subject.module:
@@ -338,7 +445,7 @@ def diffmask(
         )
     missing = [site for site in request.sites if site not in lens.sites]
     if missing:
-        raise MethodError(f"the lens has no site {missing[0]}; it has {lens.sites}")
+        raise MethodError(f"the lens has no site {missing[0]}; it has sites {lens.sites}")
     output, states = request.subject.states(request.batch, lens.probe.reads)
     request.note(output)
     over = lens.over if isinstance(lens.over, str) else "pairs of sites"

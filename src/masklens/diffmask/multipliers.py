@@ -38,7 +38,9 @@ class Offsets:
         self.probe, self.aim, self.speed = probe, AIM * margin, TRAVEL / steps
         self.memory = max(0.0, 1 - hard_texts / MEMORY)
         device = probe.gate(0).bias.device
-        self.divergence = torch.full((len(probe.rows),), self.aim, device=device)  # running mean
+        self.divergence = torch.full(
+            (len(probe.rows),), self.aim, device=device, dtype=torch.float32
+        )  # running mean
 
     @torch.no_grad()
     def update(self, hard: Tensor, rate: float) -> None:
@@ -58,8 +60,8 @@ class Prices:
     """of the running sums, a step"""
 
     def __init__(self, rows: int, device: torch.device) -> None:
-        self.need = torch.zeros(rows, device=device)
-        self.slope = torch.zeros(rows, device=device)
+        self.need = torch.zeros(rows, device=device, dtype=torch.float32)
+        self.slope = torch.zeros(rows, device=device, dtype=torch.float32)
 
     @property
     def values(self) -> Tensor:
@@ -84,7 +86,7 @@ class Multipliers:
     LEAST_RAISED = 3.0
 
     def __init__(self, count: int, margin: float, device: torch.device) -> None:
-        self.margin, self.values = margin, torch.ones(count, device=device)
+        self.margin, self.values = margin, torch.ones(count, device=device, dtype=torch.float32)
 
     def penalty(self, divergence: Tensor) -> Tensor:
         """The second term of Eq. 3, (problems,)."""

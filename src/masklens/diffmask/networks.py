@@ -12,7 +12,9 @@ even the baseline, so that no row takes from another what it could drop alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -44,7 +46,7 @@ Over = str | Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Row:
+class MaskRow:
     """One decision: which states at site `edit` can go, judged from the states at sites `reads`."""
 
     site: int
@@ -53,7 +55,7 @@ class Row:
     reads: tuple[int, ...]
 
 
-def rows_for(over: Over, sites: Sequence[int], words: int = 0) -> tuple[Row, ...]:
+def rows_for(over: Over, sites: Sequence[int], words: int = 0) -> tuple[MaskRow, ...]:
     """The rows of a lens over "inputs", "states", or (edited site, read site) pairs.
 
     Args:
@@ -61,15 +63,26 @@ def rows_for(over: Over, sites: Sequence[int], words: int = 0) -> tuple[Row, ...
         words: the site of the word embeddings, which masks over "inputs" edit.
     """
     if over == "inputs":
-        return tuple(Row(site, words, (words, site)) for site in sites)
+        return tuple(MaskRow(site, words, (words, site)) for site in sites)
     if over == "states":
-        return tuple(Row(site, site, (site,)) for site in sites)
+        return tuple(MaskRow(site, site, (site,)) for site in sites)
     if isinstance(over, str):
         raise TrainingError(f"over={over!r}; use 'inputs', 'states', or pairs (edited site, read site)")
     reads = [read for _, read in over]
     if len(set(reads)) < len(reads):
         raise TrainingError(f"over={list(over)}: a site is read twice; fit a lens for each of its pairs")
-    return tuple(Row(read, edit, (read,)) for edit, read in over)
+    return tuple(MaskRow(read, edit, (read,)) for edit, read in over)
+
+
+_seeding = threading.Lock()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """New layers begin with torch's own random numbers: here they come from a seed, one thread at a time."""
+    with _seeding, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 class GateNetwork(nn.Module):
@@ -85,10 +98,11 @@ class GateNetwork(nn.Module):
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(width))
-        self.register_buffer("scale", torch.ones(width))
-        self.register_buffer("bias", torch.tensor(OPEN))
-        self.inner, self.outer = nn.Linear(width, hidden), nn.Linear(hidden, 1, bias=False)
+        self.register_buffer("mean", torch.zeros(width, dtype=torch.float32))
+        self.register_buffer("scale", torch.ones(width, dtype=torch.float32))
+        self.register_buffer("bias", torch.tensor(OPEN, dtype=torch.float32))
+        self.inner = nn.Linear(width, hidden, dtype=torch.float32)
+        self.outer = nn.Linear(hidden, 1, bias=False, dtype=torch.float32)
         nn.init.normal_(self.inner.weight, std=width**-0.5)
         nn.init.zeros_(self.inner.bias)
         nn.init.zeros_(self.outer.weight)
@@ -113,7 +127,7 @@ class Probe(nn.Module):
     """
 
     def __init__(
-        self, rows: Sequence[Row], widths: Mapping[int, int], hidden: int | None = None, places: int = 0
+        self, rows: Sequence[MaskRow], widths: Mapping[int, int], hidden: int | None = None, places: int = 0
     ) -> None:
         super().__init__()
         self.rows = tuple(rows)
@@ -121,10 +135,12 @@ class Probe(nn.Module):
             GateNetwork(sum(widths[s] for s in row.reads), hidden or max(32, widths[row.edit] // 4))
             for row in self.rows
         )
-        self.baselines = nn.ParameterList(torch.zeros(widths[row.edit]) for row in self.rows)
+        self.baselines = nn.ParameterList(
+            torch.zeros(widths[row.edit], dtype=torch.float32) for row in self.rows
+        )
         self.places = nn.ParameterDict(
             {
-                str(i): torch.zeros(places, widths[row.edit])
+                str(i): torch.zeros(places, widths[row.edit], dtype=torch.float32)
                 for i, row in enumerate(self.rows)
                 if places and row.edit
             }

@@ -2,246 +2,34 @@
 
     minimise   E[share of states kept]    subject to    E[divergence] <= margin      (Eqs. 1 to 3)
 
-for every row of the probe on its own. `LensObjective.terms` estimates both sides on one batch, and
-`LensObjective.judge` measures hard masks on texts that training does not learn from.
+for every row of the probe on its own. `LensObjective.terms` estimates both sides on one batch.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..attribution import Text
 from ..errors import TrainingError
-from ..model.batch import Batch, moved
-from ..model.masking import edited_run as edited_run
-from ..model.subject import Run, Subject
-from .networks import NOISE, THRESHOLD, Probe, Row, kept, mix, sample
+from ..model.batch import moved
+from ..model.masking import edited_run
+from .judging import Judged, calibrate, judge
+from .networks import NOISE, THRESHOLD, Probe, kept, mix, sample
+from .texts import Drawn, FrozenTexts
 
-CHUNK = {"cpu": 64, "cuda": 512}
-"""texts of one forward pass without gradients"""
-CHUNK_TOKENS = {"cpu": 8_192, "cuda": 32_768}
-"""and how many tokens at most"""
 HARD = 0.25
 """the share of a row's texts that are masked as a finished lens would: by hard masks, without noise"""
 EMPTIED = 16
 """one text in so many is emptied while the baselines warm up, to ask what an empty text says"""
 USUAL = 1024
 """how many texts the model's average output is taken over"""
-FIRST = 256
-"""texts from which statistics of states are taken"""
 FEWEST = 3
 """texts of a row in a step, at least: one with sampled gates, one with a hard mask, one emptied"""
-CERTAINTY = 3.0
-"""standard errors by which a calibrated row stays within its margin on validation texts"""
-GAP = 0.005
-"""biases that keep nearly the same tokens, up to this share more, count as one in calibration"""
-REACH = 20.0
-"""how far calibration may shift a bias"""
-
-
-class Drawn(NamedTuple):
-    """Some texts, with the model's unedited output and states."""
-
-    batch: Batch
-    output: Tensor
-    read: Callable[[int, slice], Tensor]
-    """from a site and a slice of the texts to states (texts, tokens, width)"""
-
-    def states(self, texts: slice = slice(None)) -> States:
-        return States(lambda site: self.read(site, texts))
-
-
-class States(dict[int, Tensor]):
-    """States by site, read when they are first asked for."""
-
-    def __init__(self, read: Callable[[int], Tensor]) -> None:
-        super().__init__()
-        self._read = read
-
-    def __missing__(self, site: int) -> Tensor:
-        self[site] = self._read(site)
-        return self[site]
-
-
-class FirstStates(NamedTuple):
-    """States of the first texts: where a probe begins."""
-
-    subject: Subject
-    valid: Tensor
-    """(texts, tokens) bool"""
-    states: States
-    """(texts, tokens, width) each"""
-
-    def tokens(self, site: int) -> Tensor:
-        """(tokens, width)"""
-        return self.states[site][self.valid].float()
-
-    def spread(self, site: int) -> float:
-        """The standard deviation of the states at a site, over all tokens and dimensions."""
-        return float(self.tokens(site).std(0).square().mean().sqrt())
-
-    def first_baseline(self, site: int) -> Tensor:
-        """At the words of a model with a mask token its embedding, else the mean state: (width,)."""
-        mask = getattr(self.subject.tokenizer, "mask_token_id", None)
-        if site == self.subject.sites[0] and mask is not None:
-            return self.subject.points[site].module(torch.tensor([[mask]], device=self.subject.device))[0, 0]
-        return self.tokens(site).mean(0)
-
-    def place_means(self, site: int, places: int) -> Tensor:
-        """How the mean state of each place, from the second on, differs from that of all; 0 where none was:
-        (places, width)."""
-        count = self.valid[:, 1:].sum(0)[:, None]  # (tokens, 1)
-        total = (self.states[site][:, 1:].float() * self.valid[:, 1:, None]).sum(0)
-        found = torch.where(count > 0, total / count.clamp(min=1) - self.tokens(site).mean(0), 0.0)
-        return torch.cat([found, found.new_zeros(max(0, places - len(found)), found.shape[1])])[:places]
-
-
-class FrozenTexts:
-    """Texts encoded once, with the model's unedited outputs and states, which are kept if they fit.
-
-    States are kept without padding, one text after the other. What does not fit into `keep_bytes` is
-    computed again for each batch.
-    """
-
-    def __init__(
-        self, subject: Subject, texts: Sequence[Text], sites: Sequence[int], keep_bytes: int
-    ) -> None:
-        self.subject, self.sites = subject, tuple(sites)
-        self.batch = subject.encode(texts)
-        self.lengths = self.batch.valid.sum(1).cpu()
-        self._kept: Run | None = None
-        one = subject.states(self._batch([int(self.lengths.argmin())]), self.sites)
-        self.widths = {site: state.shape[-1] for site, state in one.states.items()}
-        each = sum(state.shape[-1] * state.element_size() for state in one.states.values())
-        if each * int(self._columns.sum()) <= keep_bytes and one.output.shape[1:] == self._output_shape():
-            self._kept = self._compute_all()
-
-    def __len__(self) -> int:
-        return len(self.batch)
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest text."""
-        return int(self.lengths.max())
-
-    @cached_property
-    def _columns(self) -> Tensor:
-        """(texts,): how many columns a text needs; what comes after them is padding."""
-        if not self.batch.by_token:
-            return torch.full((len(self),), self.batch.shape[1])
-        attended = (self.batch.valid | self.batch.inputs["attention_mask"].bool()).cpu()
-        return (attended * torch.arange(1, attended.shape[1] + 1)).amax(1)
-
-    def draw(self, rows: Sequence[int]) -> Drawn:
-        """These texts with their unedited outputs and states."""
-        batch = self._batch(rows)
-        if self._kept is None:
-            run = self.subject.states(batch, self.sites)
-            return Drawn(batch, run.output, lambda site, some: run.states[site][some])
-        keeps = self._kept
-        place = moved(self._places(rows, batch.shape[1]), batch.valid.device)
-        output = keeps.output[moved(torch.tensor(rows), keeps.output.device)]
-        return Drawn(batch, output, lambda site, some: keeps.states[site][place[some]])
-
-    def some_states(self) -> FirstStates:
-        """The states of up to FIRST texts."""
-        drawn = self.draw(list(range(min(FIRST, len(self)))))
-        return FirstStates(self.subject, drawn.batch.valid, drawn.states())
-
-    def _places(self, rows: Sequence[int], width: int) -> Tensor:
-        """Where the states of these rows are kept: (rows, width); padding is at the end of all."""
-        ends, column = self._columns.cumsum(0), torch.arange(width)
-        place = (ends - self._columns)[list(rows), None] + column
-        return torch.where(column < self._columns[list(rows), None], place, ends[-1])
-
-    def chunks(self) -> Iterator[list[int]]:
-        """All rows in order of length, as many at a time as one forward pass takes."""
-        kind = self.subject.device.type
-        size, room = CHUNK.get(kind, CHUNK["cpu"]), CHUNK_TOKENS.get(kind, CHUNK_TOKENS["cpu"])
-        chunk: list[int] = []
-        for row in self.lengths.argsort(stable=True).tolist():
-            if chunk and (len(chunk) == size or (len(chunk) + 1) * int(self.lengths[row]) > room):
-                yield chunk
-                chunk = []
-            chunk.append(row)
-        if chunk:
-            yield chunk
-
-    def _batch(self, rows: Sequence[int]) -> Batch:
-        return self.batch.take(rows).first_columns(int(self._columns[list(rows)].max()))
-
-    def _output_shape(self) -> torch.Size:
-        """The shape of the longest text's output: one that grows with the text cannot be kept."""
-        longest = int(self.lengths.argmax())
-        return self.subject.states(self._batch([longest]), self.sites[:1]).output.shape[1:]
-
-    def _compute_all(self) -> Run:
-        found: Run | None = None
-        room = int(self._columns.sum()) + 1  # the last one is padding's
-        for rows in self.chunks():
-            batch = self._batch(rows)
-            run = self.subject.states(batch, self.sites)
-            if found is None:
-                states = {k: s.new_zeros(room, s.shape[-1]) for k, s in run.states.items()}
-                found = Run(run.output.new_zeros(len(self), *run.output.shape[1:]), states)
-            found.output[torch.as_tensor(rows, device=run.output.device)] = run.output
-            place = self._places(rows, batch.shape[1])
-            inside = place < room - 1
-            for site, state in run.states.items():
-                found.states[site][place[inside].to(state.device)] = state[inside.to(state.device)]
-        assert found is not None
-        return found
-
-
-class Masks(Protocol):
-    """What can be judged: a probe of either recipe."""
-
-    rows: tuple[Row, ...]
-
-    @property
-    def reads(self) -> tuple[int, ...]: ...
-
-    def baseline(self, row: int) -> Tensor: ...
-
-    def keep_of(self, row: int, states: Mapping[int, Tensor]) -> Tensor: ...
-
-
-@torch.no_grad()
-def masked_outputs(
-    probe: Masks, texts: FrozenTexts, drawn: Drawn, keeps: Mapping[int, Tensor]
-) -> list[Tensor]:
-    """The outputs when each of some rows of a probe is masked by its `keeps` (examples, tokens)."""
-    every = slice(None)
-    return [
-        edited_run(
-            texts.subject,
-            drawn.batch,
-            probe.rows[row].edit,
-            drawn.read(probe.rows[row].edit, every),
-            keep.float(),
-            probe.baseline(row),
-        )
-        for row, keep in keeps.items()
-    ]
-
-
-class Judged(NamedTuple):
-    """How one row's hard masks do on a set of texts."""
-
-    divergence: float
-    error: float
-    """standard error of the divergence"""
-    kept: float
-    """share of tokens kept"""
-    kept_error: float
-    """standard error of the share kept, texts being drawn at random"""
-    agreement: float
 
 
 class Terms(NamedTuple):
@@ -259,6 +47,44 @@ class Terms(NamedTuple):
     """how fast the share kept grows with the logits of sampled gates"""
 
 
+class Step(NamedTuple):
+    """The texts of a step that are this process's, one row's after the other's."""
+
+    drawn: Drawn
+    each: int
+    """texts of a row"""
+    logits: Tensor
+    """(rows * each, tokens), each row's of its own texts"""
+    uniform: Tensor
+    """noise in (0, 1), (rows * each, tokens)"""
+    share: Tensor
+    """how much is kept under random masks, (rows * each, 1)"""
+    hard: Tensor
+    """(each,) bool: which of a row's texts have hard masks"""
+    emptied: Tensor
+    """(each,) bool: and which are emptied"""
+
+    @property
+    def sampled(self) -> Tensor:
+        return ~(self.hard | self.emptied)
+
+    @property
+    def valid(self) -> Tensor:
+        return self.drawn.batch.valid
+
+    def of_all(self, which: Tensor) -> Tensor:
+        """(each,) for every row: (rows * each, 1)"""
+        return moved(which.repeat(len(self.valid) // self.each), self.valid.device)[:, None]
+
+    def by_row(self, values: Tensor) -> Tensor:
+        """(rows * each,) to (rows, each)"""
+        return values.unflatten(0, (-1, self.each))
+
+    def shares(self, values: Tensor) -> Tensor:
+        """The mean over each text's tokens of values (rows * each, tokens): (rows, each)."""
+        return self.by_row((values * self.valid).sum(1) / self.valid.sum(1))
+
+
 class LensObjective:
     """The masks of a probe over a corpus, judged on validation texts."""
 
@@ -272,13 +98,8 @@ class LensObjective:
         anchored: bool,
         seed: int,
     ) -> None:
-        self.probe, self.train, self.validation, self.margin, self.seed = (
-            probe,
-            train,
-            validation,
-            margin,
-            seed,
-        )
+        self.probe, self.train, self.validation = probe, train, validation
+        self.margin, self.seed = margin, seed
         self.per_row = max(FEWEST, batch_size // len(probe.rows))
         self.emptied = max(1, self.per_row // EMPTIED) if anchored and self._usual is not None else 0
         self.hard = max(1, round(HARD * self.per_row))
@@ -294,44 +115,55 @@ class LensObjective:
             raise TrainingError(
                 f"a step has {self.per_row} texts a site for {world} processes; give a larger batch_size"
             )
-        generator = self._generator("step", step)
-        ids = self._texts(step, generator)  # (rows, per row)
-        mine = torch.arange(self.per_row)[rank::world]
-        drawn = self.train.draw(ids[:, mine].flatten().tolist())
-        valid = drawn.batch.valid
-        shape = (len(self.probe.rows), self.per_row, self.train.batch.shape[1])
-        uniform = torch.rand(shape, generator=generator)[:, mine, : valid.shape[1]]
-        dropout = torch.rand(*shape[:2], 1, generator=generator)[:, mine]
-        uniform, dropout = (moved(one.flatten(0, 1), valid.device) for one in (uniform, dropout))
-        logits = self._logits(drawn, len(mine))  # (rows * mine, tokens)
+        made = self._step(step, torch.arange(self.per_row)[rank::world], warming)
+        keep = self._random(made) if warming else self._gated(made)
+        output = self._outputs(made.drawn, keep, made.each)
+        divergence = made.by_row(self.train.subject.task.divergence(self._reference(made), output))
         empty = self.emptied if warming else 0
-        hard, emptied = mine < self.hard, mine >= self.per_row - empty
-        expand = lambda which: moved(which.repeat(len(self.probe.rows)), valid.device)[:, None]  # noqa: E731
-        reference = drawn.output
-        if warming:
-            keep = torch.where(expand(emptied), 0.0, (uniform < dropout).float())
-        else:
-            keep = torch.where(expand(hard), (kept(logits) > THRESHOLD).float(), sample(logits, uniform))
-        if empty:
-            assert self._usual is not None
-            wide = expand(emptied).reshape(-1, *[1] * (reference.dim() - 1))
-            reference = torch.where(wide, self._usual.to(reference), reference)
-        output = self._outputs(drawn, keep, len(mine))
-        divergence = self.train.subject.task.divergence(reference, output).unflatten(0, (-1, len(mine)))
-        tried = kept(logits.detach().clamp(-NOISE, NOISE))  # as gates are sampled
-        share = lambda values: ((values * valid).sum(1) / valid.sum(1)).unflatten(0, (-1, len(mine)))  # noqa: E731
+        sampled = self.per_row - self.hard - empty
+        tried = kept(made.logits.detach().clamp(-NOISE, NOISE))  # as gates are sampled
 
         def mean(values: Tensor, which: Tensor, count: int) -> Tensor:
             return (values * moved(which.to(values.dtype), values.device)).sum(1) * world / max(1, count)
 
-        sampled, count = ~(hard | emptied), self.per_row - self.hard - empty
         return Terms(
-            mean(share(kept(logits)), sampled, count),
-            mean(divergence, sampled, count),
-            mean(divergence, hard, self.hard),
-            mean(divergence, emptied, empty),
-            mean(share(tried * (1 - tried)), sampled, count),
+            mean(made.shares(kept(made.logits)), made.sampled, sampled),
+            mean(divergence, made.sampled, sampled),
+            mean(divergence, made.hard, self.hard),
+            mean(divergence, made.emptied, empty),
+            mean(made.shares(tried * (1 - tried)), made.sampled, sampled),
         )
+
+    def _step(self, step: int, mine: Tensor, warming: bool) -> Step:
+        """The step's texts and noise; `mine` (each,) says which of a row's texts are this process's."""
+        generator = self._generator("step", step)
+        ids = self._texts(step, generator)[:, mine]  # (rows, each)
+        drawn = self.train.draw(ids.flatten().tolist())
+        shape = (len(ids), self.per_row, self.train.batch.shape[1])
+        uniform = torch.rand(shape, generator=generator, dtype=torch.float32)[:, mine, : drawn.batch.shape[1]]
+        share = torch.rand(*shape[:2], 1, generator=generator, dtype=torch.float32)[:, mine]
+        uniform, share = (moved(one.flatten(0, 1), drawn.batch.valid.device) for one in (uniform, share))
+        emptied = mine >= self.per_row - (self.emptied if warming else 0)
+        logits = self._logits(drawn, len(mine))
+        return Step(drawn, len(mine), logits, uniform, share, mine < self.hard, emptied)
+
+    def _random(self, made: Step) -> Tensor:
+        """Random masks, each text with a share of its own."""
+        return torch.where(made.of_all(made.emptied), 0.0, (made.uniform < made.share).float())
+
+    def _gated(self, made: Step) -> Tensor:
+        """What the gates say: hard masks for some texts, samples for the others."""
+        hard = (kept(made.logits) > THRESHOLD).float()
+        return torch.where(made.of_all(made.hard), hard, sample(made.logits, made.uniform))
+
+    def _reference(self, made: Step) -> Tensor:
+        """What outputs are held to: the unedited ones; of emptied texts, the model's average."""
+        reference = made.drawn.output
+        if not made.emptied.any():
+            return reference
+        assert self._usual is not None
+        wide = made.of_all(made.emptied).reshape(-1, *[1] * (reference.dim() - 1))
+        return torch.where(wide, self._usual.to(reference), reference)
 
     def _logits(self, drawn: Drawn, each: int) -> Tensor:
         """Every row's logits of its own texts, one row's after the other's."""
@@ -351,26 +183,19 @@ class LensObjective:
         keep = torch.where(drawn.batch.valid, keep, 1.0)
 
         def edit_at(site: int) -> Callable[[Tensor], Tensor] | Tensor:
-            here = [i for i, row in enumerate(rows) if row.edit == site]
-            mine = [_part(i, each) for i in here]
-            edited = [
-                mix(keep[part], drawn.read(site, part), self.probe.baseline(i))
-                for i, part in zip(here, mine, strict=True)
-            ]
+            here = {i: _part(i, each) for i, row in enumerate(rows) if row.edit == site}
+            edited = [mix(keep[p], drawn.read(site, p), self.probe.baseline(i)) for i, p in here.items()]
             if len(edits) == 1:
                 return torch.cat(edited)
-            return lambda state: _put(state, mine, edited)
+            return lambda state: _put(state, list(here.values()), edited)
 
-        edited = {site: edit_at(site) for site in edits}
-        return subject.run(drawn.batch, replace=edited, check=False).output
+        return subject.run(drawn.batch, {site: edit_at(site) for site in edits}, check=False).output
 
     def _row_outputs(self, drawn: Drawn, keep: Tensor, row: int, each: int) -> Tensor:
         part, edit = _part(row, each), self.probe.rows[row].edit
-        batch = drawn.batch.take(range(part.start, part.stop))
+        batch, state = drawn.batch.take(range(part.start, part.stop)), drawn.read(edit, part)
         baseline = self.probe.baseline(row)
-        return edited_run(
-            self.train.subject, batch, edit, drawn.read(edit, part), keep[part], baseline, check=False
-        )
+        return edited_run(self.train.subject, batch, edit, state, keep[part], baseline, check=False)
 
     @cached_property
     def _usual(self) -> Tensor | None:
@@ -412,56 +237,9 @@ class LensObjective:
         """How hard masks do on the validation texts, or on others."""
         return judge(self.probe, texts or self.validation, rows)
 
-    @torch.no_grad()
     def calibrate(self) -> None:
-        """Shift the bias of every row's gates so that its hard masks drop as much as the margin allows.
-
-        The margin holds on the validation texts with CERTAINTY standard errors to spare, so that it is likely
-        to hold on others too. Of the biases that keep nearly the same tokens the middle one is taken: at the
-        edge a needed token would be kept with a probability just above the threshold.
-        """
-        for row, bias in enumerate(self.probe.biases):
-            start = bias.clone()
-
-            def judged(shift: float, row: int = row, bias: Tensor = bias, start: Tensor = start) -> Judged:
-                bias.copy_(start + shift)
-                return self.judge(rows=[row])[0]
-
-            first = _least(lambda x: self._surely_within(judged(x)))  # noqa: B023
-            most = judged(first).kept + GAP
-            last = _least(lambda x: judged(x).kept > most)  # noqa: B023
-            bias.copy_(start + (first + last) / 2)
-
-    def _surely_within(self, judged: Judged) -> bool:
-        return judged.divergence + CERTAINTY * judged.error <= self.margin
-
-
-def _least(holds: Callable[[float], bool]) -> float:
-    """The least shift within REACH from which on something holds, found by halving."""
-    low, high = -REACH, REACH
-    for _ in range(10):
-        middle = (low + high) / 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
-
-
-@torch.no_grad()
-def judge(probe: Masks, texts: FrozenTexts, rows: Sequence[int] | None = None) -> list[Judged]:
-    """How the hard masks of a probe's rows do on texts."""
-    rows = range(len(probe.rows)) if rows is None else rows
-    task, order = texts.subject.task, list(texts.chunks())
-    found = []
-    for chunk in order:
-        drawn = texts.draw(chunk)
-        states = drawn.states()
-        keeps = {i: (probe.keep_of(i, states) > THRESHOLD) & drawn.batch.valid for i in rows}
-        for i, output in zip(rows, masked_outputs(probe, texts, drawn, keeps), strict=True):
-            divergence = task.divergence(drawn.output, output).double()
-            agrees = task.agrees(drawn.output, output, drawn.batch).double()
-            found.append(torch.stack([divergence, keeps[i].sum(1).double(), agrees]))
-    lengths = texts.lengths[[row for chunk in order for row in chunk]].double()
-    each = [torch.cat(found[i :: len(rows)], dim=1).cpu() for i in range(len(rows))]  # (3, texts)
-    return [_judged(one, lengths) for one in each]
+        """Set the biases so that hard masks use up the margin on the validation texts."""
+        calibrate(self.probe, self.validation, self.margin)
 
 
 def _part(row: int, each: int) -> slice:
@@ -474,14 +252,3 @@ def _put(state: Tensor, parts: Sequence[slice], edited: Sequence[Tensor]) -> Ten
     for part, new in zip(parts, edited, strict=True):
         state[part] = new.to(state)
     return state
-
-
-def _judged(values: Tensor, lengths: Tensor) -> Judged:
-    """Means and standard errors from each text's divergence, tokens kept and agreement, (3, texts)."""
-    count = len(lengths)
-    divergence, tokens, agrees = values
-    share = tokens.sum() / lengths.sum()
-    off = tokens - share * lengths  # the share is a ratio of sums: its error is that of this mean
-    spread = off.square().sum().sqrt() / lengths.sum()
-    error = divergence.std(correction=0) / count**0.5
-    return Judged(*(float(x) for x in (divergence.mean(), error, share, spread, agrees.mean())))

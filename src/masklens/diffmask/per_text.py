@@ -16,11 +16,13 @@ from torch import Tensor
 
 from ..errors import MethodError
 from ..methods.baselines import absent_state, mask_or_zero
+from ..methods.batching import stacked
 from ..methods.registry import Request, register
+from ..model.masking import edited_run
+from ..progress import track
 from .gates import HardConcrete
 from .multipliers import AIM, Multipliers
 from .networks import THRESHOLD
-from .objective import edited_run
 
 OPEN, LARGEST = 5.0, 10.0
 """the first logit of every gate, and the largest size of a logit, as in the published code"""
@@ -45,7 +47,7 @@ class Estimate(NamedTuple):
 
 
 class FreeMasks:
-    """A logit for every token of every text at one site, and a baseline a text.
+    """A logit for every token of every text at one site, and a baseline per text.
 
     Args:
         baseline: what replaces a state; broadcasts to the states.
@@ -55,9 +57,10 @@ class FreeMasks:
     def __init__(self, request: Request, site: int, baseline: Tensor, learn_baseline: bool) -> None:
         self.subject, self.batch, self.site = request.subject, request.batch, site
         self.noise = request.draws(1, torch.rand)
-        self.reference, states = request.subject.states(request.batch, [site])
-        self.state = states[site].detach()
-        self.values = torch.full(self.batch.shape, OPEN, device=self.state.device, requires_grad=True)
+        self.reference, self.state = request.reference, request.states()[site]
+        self.values = torch.full(
+            self.batch.shape, OPEN, device=self.state.device, dtype=torch.float32, requires_grad=True
+        )
         start = baseline.to(self.state).expand_as(self.state)[:, :1].float()
         self.baseline = start.clone().requires_grad_(learn_baseline)
 
@@ -121,7 +124,7 @@ def learn(masks: FreeMasks, margin: float, steps: int, lr: float) -> Tensor:
     multipliers = Multipliers(len(masks.batch), AIM * margin, masks.state.device)
     good = masks.values.detach().clone()
     valid = masks.batch.valid
-    for step in range(steps):
+    for step in track(range(steps), "learning masks"):
         sharp = step >= SHARPEN * steps
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * min(1.0, 0.1 + 3 * (1 - (step + 1) / steps))
@@ -152,30 +155,18 @@ def free_masks(
     learn_baseline: bool = False,
 ) -> Tensor:
     """P(kept) of every token at every site asked for: (examples, sites, tokens)."""
-    return torch.stack(
-        [_at_site(request, site, kind, margin, steps, lr, learn_baseline) for site in request.sites], dim=1
-    )
 
+    def at_site(site: int) -> Tensor:
+        default = mask_or_zero(request) if learn_baseline else "zero"
+        baseline = absent_state(request, site, request.states()[site], default)
+        with torch.enable_grad():
+            masks = kind(request, site, baseline, learn_baseline)
+            over = learn(masks, margin, steps, lr)
+        for i in over.nonzero()[:, 0].tolist():
+            request.notes.setdefault(i, {})[f"restored@{site}"] = True
+        return torch.where(request.batch.valid, masks.keep_probability().detach(), 0.0)
 
-def _at_site(
-    request: Request,
-    site: int,
-    kind: Callable[..., FreeMasks],
-    margin: float,
-    steps: int,
-    lr: float,
-    learn_baseline: bool,
-) -> Tensor:
-    found = request.subject.states(request.batch, [site])
-    request.note(found.output)
-    default = mask_or_zero(request) if learn_baseline else "zero"
-    baseline = absent_state(request, site, found.states[site], default)
-    with torch.enable_grad():
-        masks = kind(request, site, baseline, learn_baseline)
-        over = learn(masks, margin, steps, lr)
-    for i in over.nonzero()[:, 0].tolist():
-        request.notes.setdefault(i, {})[f"restored@{site}"] = True
-    return torch.where(request.batch.valid, masks.keep_probability().detach(), 0.0)
+    return stacked(request, at_site)
 
 
 def diffmask_per_text(request: Request, margin: float, steps: int, lr: float, learn_baseline: bool) -> Tensor:

@@ -16,10 +16,13 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from ..errors import TrainingError
+from ..layers import site_name
+from ..model.masking import edited_run
 from ..model.subject import Subject
 from .gates import HardConcrete
-from .networks import Over, Row
-from .objective import FrozenTexts, edited_run, judge
+from .judging import judge
+from .networks import MaskRow, Over, seeded
+from .texts import FrozenTexts
 from .trainer import Settings, diagnostics
 
 if TYPE_CHECKING:
@@ -37,22 +40,28 @@ class PublishedProbe(nn.Module):
     """A gate network for every site, whose votes multiply over sites where they mask inputs."""
 
     def __init__(
-        self, rows: Sequence[Row], widths: Mapping[int, int], votes: bool, hidden: int | None = None
+        self, rows: Sequence[MaskRow], widths: Mapping[int, int], votes: bool, hidden: int | None = None
     ) -> None:
         super().__init__()
         self.rows, self.votes = tuple(rows), votes
         self.networks = nn.ModuleList(
             nn.Sequential(
-                weight_norm(nn.Linear(sum(widths[s] for s in row.reads), _hidden(row, widths, hidden))),
+                weight_norm(
+                    nn.Linear(
+                        sum(widths[s] for s in row.reads), _hidden(row, widths, hidden), dtype=torch.float32
+                    )
+                ),
                 nn.Tanh(),
-                weight_norm(nn.Linear(_hidden(row, widths, hidden), 1, bias=False)),
+                weight_norm(nn.Linear(_hidden(row, widths, hidden), 1, bias=False, dtype=torch.float32)),
                 nn.Tanh(),
             )
             for row in self.rows
         )
-        self.biases = nn.Parameter(torch.full((len(self.rows),), 5.0))
+        self.biases = nn.Parameter(torch.full((len(self.rows),), 5.0, dtype=torch.float32))
         edits = dict.fromkeys(row.edit for row in self.rows)
-        self.baselines = nn.ParameterDict({str(e): nn.Parameter(torch.zeros(widths[e])) for e in edits})
+        self.baselines = nn.ParameterDict(
+            {str(e): nn.Parameter(torch.zeros(widths[e], dtype=torch.float32)) for e in edits}
+        )
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -77,7 +86,10 @@ class PublishedProbe(nn.Module):
     def sample(self, row: int, states: Mapping[int, Tensor], generator: torch.Generator) -> Tensor:
         """The product of the voters' sampled gates."""
         gates = [self.gate(i, states) for i in self.voters(row)]
-        drawn = [torch.rand(gate.logits.shape, generator=generator).to(gate.logits.device) for gate in gates]
+        drawn = [
+            torch.rand(gate.logits.shape, generator=generator, dtype=torch.float32).to(gate.logits.device)
+            for gate in gates
+        ]
         return torch.stack([g.rsample(uniform=u) for g, u in zip(gates, drawn, strict=True)]).prod(0)
 
     def keep_of(self, row: int, states: Mapping[int, Tensor]) -> Tensor:
@@ -88,7 +100,7 @@ class PublishedProbe(nn.Module):
         return torch.stack([self.keep_of(row, states) for row in range(len(self.rows))])
 
 
-def _hidden(row: Row, widths: Mapping[int, int], given: int | None) -> int:
+def _hidden(row: MaskRow, widths: Mapping[int, int], given: int | None) -> int:
     return given or max(32, widths[row.edit] // 4)
 
 
@@ -113,7 +125,7 @@ def train(probe: PublishedProbe, texts: FrozenTexts, settings: Settings) -> Tens
     task, generator = texts.subject.task, torch.Generator().manual_seed(settings.seed)
     gates = [*probe.networks.parameters(), probe.biases]
     baselines = list(probe.baselines.values())
-    multipliers = nn.Parameter(torch.ones(len(probe.rows), device=probe.biases.device))
+    multipliers = nn.Parameter(torch.ones(len(probe.rows), device=probe.biases.device, dtype=torch.float32))
     minimise = torch.optim.RMSprop(
         [{"params": gates, "peak": LR}, {"params": baselines, "peak": BASELINE_LR}], lr=LR, centered=True
     )
@@ -158,14 +170,13 @@ def fit_published(
     cls: type[DiffMask],
     subject: Subject,
     over: Over,
-    rows: Sequence[Row],
+    rows: Sequence[MaskRow],
     texts: FrozenTexts,
     held: FrozenTexts,
     settings: Settings,
 ) -> DiffMask:
     """A lens by the published recipe, judged like any other; nothing is calibrated."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+    with seeded(settings.seed):
         probe = PublishedProbe(rows, texts.widths, votes=over == "inputs", hidden=settings.hidden)
     probe.to(subject.device)
     states = texts.some_states()
@@ -183,7 +194,8 @@ def fit_published(
 def _events(found: Sequence[Any], multipliers: Tensor) -> list[str]:
     """The sites that collapsed: over their margin, with the multiplier unable to bring them back."""
     return [
-        f"site {d.site} has collapsed: divergence {d.divergence:.3f}, {d.kept:.0%} kept, multiplier {m:.0f}"
+        f"{site_name(d.site)} has collapsed: divergence {d.divergence:.3f}, {d.kept:.0%} kept, "
+        f"multiplier {m:.0f}"
         for d, m in zip(found, multipliers.tolist(), strict=True)
         if not d.ok
     ]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..errors import LensError, TrainingError
 from ..files import FileModel, parse, read_bytes, whole
 from ..model.subject import Subject
-from .networks import Probe, Row, rows_for
+from .networks import MaskRow, Probe, rows_for
 from .trainer import Diagnostic, Settings
 
 ABOUT, WEIGHTS = "lens.json", "lens.safetensors"
@@ -52,6 +52,8 @@ def write_lens(folder: Path, about: Mapping[str, Any], probe: Probe, module: nn.
 
 def read_lens(folder: Path, subject: Subject) -> tuple[SavedLens, Probe]:
     """Read a lens for the model it was fitted on; a damaged one, and another model, are refused."""
+    if not folder.is_dir():
+        raise LensError(f"no such folder: {folder}; give one that holds a lens")
     if not (folder / ABOUT).exists() or not (folder / WEIGHTS).exists():
         raise LensError(f"{folder} does not hold a lens ({ABOUT} and {WEIGHTS})")
     about = parse(SavedLens, read_bytes(folder / ABOUT, LensError, LARGEST_ABOUT), folder / ABOUT, LensError)
@@ -84,9 +86,9 @@ def _tensors(content: bytes, path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _rows(about: SavedLens, subject: Subject, path: Path) -> list[Row]:
+def _rows(about: SavedLens, subject: Subject, path: Path) -> list[MaskRow]:
     """The rows that the file names, if they are those of a lens over what it says, on the model's sites."""
-    rows = [Row(site, edit, tuple(reads)) for site, edit, reads in about.rows]
+    rows = [MaskRow(site, edit, tuple(reads)) for site, edit, reads in about.rows]
     try:
         expected = rows_for(about.over, [row.site for row in rows], subject.sites[0])
     except TrainingError as error:
@@ -101,7 +103,7 @@ def _rows(about: SavedLens, subject: Subject, path: Path) -> list[Row]:
     return rows
 
 
-def _probe(rows: Sequence[Row], tensors: Mapping[str, Tensor], about: SavedLens) -> Probe:
+def _probe(rows: Sequence[MaskRow], tensors: Mapping[str, Tensor], about: SavedLens) -> Probe:
     """A probe with these weights. It is made without memory first: sizes in a file may be anything."""
     with torch.device("meta"):
         probe = Probe(rows, _widths(rows, tensors), about.settings.hidden, about.places)
@@ -109,7 +111,7 @@ def _probe(rows: Sequence[Row], tensors: Mapping[str, Tensor], about: SavedLens)
     return probe.eval().requires_grad_(False)
 
 
-def _widths(rows: Sequence[Row], tensors: Mapping[str, Tensor]) -> dict[int, int]:
+def _widths(rows: Sequence[MaskRow], tensors: Mapping[str, Tensor]) -> dict[int, int]:
     """The widths of all sites of a probe, from the sizes of its baselines and networks."""
     widths = {row.edit: tensors[f"baselines.{i}"].shape[0] for i, row in enumerate(rows)}
     for i, row in enumerate(rows):

@@ -6,7 +6,7 @@ A fit goes like this:
   from saying one class by itself.
 - **Closing.** Gates begin open. The bias of each row falls while its hard masks are under the margin
   (`multipliers.Offsets`), and the gate networks learn, from sampled gates, which tokens have to stay open.
-- **Calibration.** After the last step each row's bias is set on validation texts (`LensObjective.calibrate`).
+- **Calibration.** After the last step each row's bias is set on validation texts (`judging.calibrate`).
 
 Nothing in it depends on the depth of a site.
 """
@@ -14,7 +14,7 @@ Nothing in it depends on the depth of a site.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,11 +24,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from ..checks import check_seed
 from ..errors import TrainingError
 from ..files import FileModel, parse, whole
+from ..layers import site_name
+from ..progress import showing, stage
+from .judging import Judged
 from .multipliers import Offsets, Prices
-from .networks import Row
-from .objective import Judged, LensObjective, Terms
+from .networks import MaskRow
+from .objective import LensObjective, Terms
 from .processes import World, is_main
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -70,6 +74,7 @@ class Settings:
     """steps between evaluations on validation texts, at which a checkpoint is written"""
 
     def __post_init__(self) -> None:
+        check_seed(self.seed)
         if self.margin <= 0:
             raise TrainingError(f"margin is {self.margin}; it must be above 0")
         for name in ("steps", "evaluate_every"):
@@ -101,10 +106,10 @@ class Diagnostic(NamedTuple):
     kept_error: float
     """standard error of the share kept"""
     ok: bool
-    """whether the divergence is within the margin"""
+    """whether the divergence is within the margin, and was measured on enough texts"""
 
 
-def diagnostics(rows: Sequence[Row], judged: Sequence[Judged], margin: float) -> list[Diagnostic]:
+def diagnostics(rows: Sequence[MaskRow], judged: Sequence[Judged], margin: float) -> list[Diagnostic]:
     return [
         Diagnostic(row.site, j.divergence, j.kept, j.agreement, j.kept_error, j.divergence <= margin)
         for row, j in zip(rows, judged, strict=True)
@@ -143,14 +148,20 @@ class Training:
 
     def run(self, show_progress: bool = False) -> None:
         """Train to the last step."""
-        with fast_products(), self._watched(), _progress(show_progress and is_main(), self) as report:
-            while self.step < self.settings.steps:
+        steps = self.settings.steps
+        with (
+            showing(show_progress and is_main()),
+            stage("fitting", steps, self.step) as update,
+            fast_products(),
+            self._watched(),
+        ):
+            while self.step < steps:
                 terms = self._one_step()
                 self.step += 1
-                report(terms)
                 if self.step % self.LOOK == 0:
                     self._check_loss()
-                if self.step % self.settings.evaluate_every == 0 or self.step == self.settings.steps:
+                    update(completed=self.step, description=_now(terms, self.history))
+                if self.step % self.settings.evaluate_every == 0 or self.step == steps:
                     self._evaluate()
 
     @contextmanager
@@ -345,32 +356,7 @@ def fast_products() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-@contextmanager
-def _progress(shown: bool, training: Training) -> Iterator[Callable[[Terms], None]]:
-    """A bar with the share kept, the divergence and the sites over their margin at the last evaluation."""
-    if not shown:
-        yield lambda terms: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[now]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("fit", total=training.settings.steps, completed=training.step, now="")
-
-        def report(terms: Terms) -> None:
-            if training.step % 10 == 0 or training.step == training.settings.steps:
-                bar.update(task, completed=training.step, now=_now(terms, training.history))
-
-        yield report
-
-
 def _now(terms: Terms, history: Sequence[Mapping[str, Any]]) -> str:
-    text = f"kept {terms.kept.mean().item():.0%}  divergence {terms.hard.mean().item():.3f}"
-    over = [row["site"] for row in history[-1]["rows"] if not row["ok"]] if history else []
-    return text + (f"  over the margin: {over}" if over else "")
+    text = f"fitting: kept {terms.kept.mean().item():.0%}  divergence {terms.hard.mean().item():.3f}"
+    over = [site_name(row["site"]) for row in history[-1]["rows"] if not row["ok"]] if history else []
+    return text + (f"  over the margin: {', '.join(over)}" if over else "")

@@ -1,6 +1,7 @@
 """Is an explanation true? Faithfulness, specificity, plausibility and trust, in one table."""
 
 from ..model.masking import Baseline as Baseline
+from ..model.masking import Fill as Fill
 from .evaluate import evaluate as evaluate
 from .generation import verify_generation as verify_generation
 from .table import Table as Table

@@ -35,12 +35,6 @@ def mid_ranks(x: np.ndarray) -> np.ndarray:
     return (last - (counts - 1) / 2)[inverse]
 
 
-def top_jaccard(x: np.ndarray, y: np.ndarray, count: int) -> float:
-    """Shared part of the two sets of `count` top tokens: intersection over union."""
-    a, b = (set(np.argsort(-scores, kind="stable")[:count].tolist()) for scores in (x, y))
-    return len(a & b) / len(a | b) if a | b else 1.0
-
-
 def rank_agreement(first: Sequence[Attribution], second: Sequence[Attribution]) -> np.ndarray:
     """Spearman's correlation of two sets of attributions, text by text, at the deepest site: (texts,).
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..attribution import Attribution
+from ..checks import check_seed, did_you_mean
 from ..errors import MethodError
 from ..model.subject import as_subject
+from ..progress import track
 from ..tasks.answers import answer_scores
 from ..tasks.spans import QuestionAnswering
 from . import faithfulness
 from .faithfulness import Game
+from .limits import Removed, find_limits, scaled
 from .masking import Views
 from .plausibility import Span, plausibility
 from .ranking import Ranking, random_rankings, rank
@@ -33,18 +37,22 @@ class Metric:
     function: Callable[[Views, Ranking], Measured]
     better: str
     """"higher" or "lower" """
+    area: Removed | None = None
+    """of the area under a curve, which can be normalised: what is removed"""
 
 
 METRICS: dict[str, Metric] = {
-    "revealing": Metric(faithfulness.revealing, "higher"),
-    "hiding": Metric(faithfulness.hiding, "lower"),
-    "hiding_least_first": Metric(partial(faithfulness.hiding, order="least_important_first"), "higher"),
+    "revealing": Metric(faithfulness.revealing, "higher", area="rest"),
+    "hiding": Metric(faithfulness.hiding, "lower", area="top"),
+    "hiding_least_first": Metric(
+        partial(faithfulness.hiding, order="least_important_first"), "higher", area="rest"
+    ),
     "comprehensiveness": Metric(faithfulness.comprehensiveness, "higher"),
     "sufficiency": Metric(faithfulness.sufficiency, "lower"),
-    "aopc_comprehensiveness": Metric(faithfulness.aopc_comprehensiveness, "higher"),
-    "aopc_sufficiency": Metric(faithfulness.aopc_sufficiency, "lower"),
-    "aopc_by_token": Metric(faithfulness.aopc_by_token, "higher"),
-    "aopc_sufficiency_by_token": Metric(faithfulness.aopc_sufficiency_by_token, "lower"),
+    "aopc_comprehensiveness": Metric(faithfulness.aopc_comprehensiveness, "higher", area="top"),
+    "aopc_sufficiency": Metric(faithfulness.aopc_sufficiency, "lower", area="rest"),
+    "aopc_by_token": Metric(faithfulness.aopc_by_token, "higher", area="top"),
+    "aopc_sufficiency_by_token": Metric(faithfulness.aopc_sufficiency_by_token, "lower", area="rest"),
     "ferret_comprehensiveness": Metric(faithfulness.ferret_comprehensiveness, "higher"),
     "ferret_sufficiency": Metric(faithfulness.ferret_sufficiency, "lower"),
     "log_odds": Metric(faithfulness.log_odds, "lower"),
@@ -77,6 +85,7 @@ def evaluate(
     random_draws: int = 20,
     replace: Any = "mask",
     seed: int = 0,
+    normalised: bool = False,
 ) -> Table:
     """Measure several sets of attributions of the same texts, beside random ones.
 
@@ -92,17 +101,23 @@ def evaluate(
         rationales: for each text, the character spans that people marked.
         rarity: how much a word counts in "overlap"; see specificity.document_rarity.
         random_draws: how many random orders the row "random" has; 0 for no such row.
-        replace: how tokens are hidden: "mask", "drop" or a vector.
+        replace: how tokens are hidden: "mask", "drop", "fill", a Fill, or a vector.
+        normalised: show the area scores (games and AOPC) between those of each text's best and worst order,
+            which a search finds, so that they compare between models (see limits.py). It costs about 3 n^2
+            views for a text of n tokens. A text whose orders are all alike is left out.
     """
-    names = _check(metrics, attributions, rationales)
-    subject, sets = as_subject(subject), dict(attributions)
+    check_seed(seed)
+    names = check_metrics(metrics, rationales)
+    subject, sets = as_subject(subject), _check_sets(attributions)
     first = next(iter(sets.values()))
+    if labels is not None:
+        subject.task.check_labels(labels, len(first))
     views = Views(subject, [a.text for a in first], labels, shared_targets(sets), how=replace)
     faithful = [name for name in names if name in METRICS]
     answered = _answered(views)
     table: dict[str, dict[str, Cell]] = {}
     curves: dict[str, dict[str, Sequence[float]]] = {}
-    for row, found in measure(views, sets, faithful, random_draws, seed):
+    for row, found in measure(views, sets, faithful, random_draws, seed, normalised):
         table[row] = {name: _cell(some, seed) for name, some in found.items()}
         games = {name: [one.curve for one in some if isinstance(one, Game)] for name, some in found.items()}
         curves[row] = {name: np.mean(some, axis=0).tolist() for name, some in games.items() if some}
@@ -117,11 +132,14 @@ def evaluate(
         curves=curves,
         notes=[note for name, chosen in sets.items() for note in warn_of_problems(name, chosen)]
         + [f"the model's own answers: {name} {value:.3f}" for name, value in answered.items()],
-        settings=settings_of(len(views), labels is not None, replace, random_draws, seed) | answered,
+        settings=settings_of(len(views), labels is not None, replace, random_draws, seed, normalised)
+        | answered,
     )
 
 
-def settings_of(texts: int, labelled: bool, replace: Any, draws: int, seed: int) -> dict[str, Any]:
+def settings_of(
+    texts: int, labelled: bool, replace: Any, draws: int, seed: int, normalised: bool
+) -> dict[str, Any]:
     """What a table says about how it was made."""
     return {
         "texts": texts,
@@ -129,6 +147,7 @@ def settings_of(texts: int, labelled: bool, replace: Any, draws: int, seed: int)
         "replace": replace if isinstance(replace, str) else type(replace).__name__,
         "random_draws": draws,
         "seed": seed,
+        "normalised": normalised,
     }
 
 
@@ -141,23 +160,27 @@ def _answered(views: Views) -> dict[str, float]:
     return answer_scores(said, views.gold)
 
 
-def _check(
-    metrics: Sequence[str] | None, sets: Mapping[str, Sequence[Attribution]], rationales: Any
-) -> tuple[str, ...]:
+def check_metrics(metrics: Sequence[str] | None, rationales: Any = None) -> tuple[str, ...]:
+    """The metrics' names, the default ones for None; an unknown one is an error."""
     names = (
         tuple(metrics) if metrics is not None else DEFAULT + (PLAUSIBILITY if rationales is not None else ())
     )
     known = (*METRICS, *PLAUSIBILITY, OVERLAP)
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise MethodError(f"no metric {unknown[0]!r}; there are {', '.join(known)}")
+        hint = did_you_mean(unknown[0], known)
+        raise MethodError(f"no metric {unknown[0]!r}; there are {', '.join(known)}{hint}")
     if rationales is None and any(name in PLAUSIBILITY for name in names):
         raise MethodError(
             "iou_f1, token_f1 and auprc compare with people: give rationales=, spans for each text"
         )
+    return names
+
+
+def _check_sets(sets: Mapping[str, Sequence[Attribution]]) -> dict[str, Sequence[Attribution]]:
     if not sets or not all(len(chosen) for chosen in sets.values()):
         raise MethodError("nothing to evaluate; give {name: attributions} with at least one attribution each")
-    return names
+    return dict(sets)
 
 
 def attribution_rows(
@@ -183,15 +206,49 @@ def measured_values(found: Measured) -> np.ndarray:
 
 
 def measure(
-    views: Views, sets: Mapping[str, Sequence[Attribution]], names: Sequence[str], draws: int, seed: int
+    views: Views,
+    sets: Mapping[str, Sequence[Attribution]],
+    names: Sequence[str],
+    draws: int,
+    seed: int,
+    normalised: bool = False,
 ) -> Iterator[tuple[str, dict[str, list[Measured]]]]:
     """For each row of the table, what each measure gives for the texts: one result, or one a random draw."""
-    for row, site, chosen in attribution_rows(sets):
+    areas = [name for name in names if METRICS[name].area] if normalised else []
+    limits = _limits(views, areas)
+    for row, site, chosen in track(list(attribution_rows(sets)), "measuring"):
         ranking = rank(views, chosen, site)
-        yield row, {name: [METRICS[name].function(views, ranking)] for name in names}
+        yield row, {name: [_measured(name, views, ranking, limits)] for name in names}
     if draws and names:
         rankings = random_rankings(views, draws, seed)
-        yield "random", {name: [METRICS[name].function(views, one) for one in rankings] for name in names}
+        drawn = [
+            [_measured(name, views, one, limits) for name in names]
+            for one in track(rankings, "random orders")
+        ]
+        yield "random", dict(zip(names, map(list, zip(*drawn, strict=True)), strict=True))
+
+
+def _limits(views: Views, areas: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """What each text's best and worst order get, by area score."""
+    if not areas:
+        return {}
+    limits = {}
+    orders = find_limits(views)
+    for name in areas:
+        metric = METRICS[name]
+        best, worst = (metric.function(views, order) for order in orders[metric.area or "top"])
+        limits[name] = measured_values(best), measured_values(worst)
+    return limits
+
+
+def _measured(
+    name: str, views: Views, ranking: Ranking, limits: Mapping[str, tuple[np.ndarray, np.ndarray]]
+) -> Measured:
+    """What a measure gives for the texts, between its limits where these are known."""
+    found = METRICS[name].function(views, ranking)
+    if name not in limits:
+        return found
+    return changed(found, limits=limits[name]) if isinstance(found, Game) else scaled(found, *limits[name])
 
 
 def _cell(found: Sequence[Measured], seed: int) -> Cell:

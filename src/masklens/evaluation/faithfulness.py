@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import MethodError
 from .agreement import kendall_tau
+from .limits import scaled
 from .masking import Views
 from .ranking import Ranking
 
@@ -33,6 +34,8 @@ class Game:
     """of the tokens that were hidden or revealed"""
     hits: np.ndarray
     """(texts, shares), 1 where the model was right"""
+    limits: tuple[np.ndarray, np.ndarray] | None = None
+    """the areas (texts,) of each text's best and worst order, where areas are to lie between them"""
 
     @property
     def curve(self) -> np.ndarray:
@@ -41,9 +44,10 @@ class Game:
 
     @property
     def areas(self) -> np.ndarray:
-        """(texts,) area under each text's own curve, by trapezoids; their mean is that of the curve."""
+        """(texts,) area under each text's own curve, by trapezoids; from 0 to 1 between limits."""
         widths = np.diff(self.shares)
-        return ((self.hits[:, 1:] + self.hits[:, :-1]) / 2 * widths).sum(1)
+        areas = ((self.hits[:, 1:] + self.hits[:, :-1]) / 2 * widths).sum(1)
+        return areas if self.limits is None else scaled(areas, *self.limits)
 
     @property
     def auc(self) -> float:

@@ -47,13 +47,17 @@ def verify_generation(
     views, unit_of = _views(subject, generation, removal(replace, where))
     ranking = _ranking(views, unit_of, generation, where)
     kept = ranking.top(keep)  # (steps, units)
-    found = views.read(np.arange(len(views)), kept[:, unit_of])
+    whole, found = views.whole(), views.read(np.arange(len(views)), kept[:, unit_of])
     removed = ranking.removable & ~kept
     return [
         Verification(
+            site=where,
+            tokens=int(ranking.counts[i]),
+            needed=int(kept[i].sum()),
             divergence=float(found.divergence[i]),
             prediction_kept=bool(found.agrees[i]),
-            share_removed=float(removed[i].sum() / max(1, ranking.counts[i])),
+            probability_before=float(whole.confidence[i]),
+            probability_after=float(found.confidence[i]),
             removed=tuple(np.nonzero(removed[i])[0].tolist()),
         )
         for i in range(len(views))

@@ -38,7 +38,7 @@ class Imported(FileModel):
     text: Annotated[PlainText, Field(max_length=10**8)]
     tokens: Annotated[list[Word], Field(min_length=1, max_length=MOST_TOKENS)]
     scores: Annotated[list[list[Score]], Field(min_length=1)]
-    """one a token, for each site; a single list is that of a single site"""
+    """one per token, for each site; a single list is that of a single site"""
     sites: list[Site] | None = None
     prediction: Word | int | None = None
     target: Word | int | None = None
@@ -54,7 +54,7 @@ class Imported(FileModel):
     def _fits_together(self) -> Imported:
         wrong = [len(row) for row in self.scores if len(row) != len(self.tokens)]
         if wrong:
-            raise ValueError(f"{len(self.tokens)} tokens and {wrong[0]} scores; give one score a token")
+            raise ValueError(f"{len(self.tokens)} tokens and {wrong[0]} scores; give one score per token")
         sites = self.sites or range(len(self.scores))
         if len(sites) != len(self.scores) or len(set(sites)) < len(sites):
             raise ValueError(f"{len(self.scores)} lists of scores for the sites {sites}; one each is needed")
@@ -104,7 +104,7 @@ def _name(label: str | int | None) -> str:
 def read_attributions(path: str | os.PathLike[str]) -> list[Attribution]:
     """What `masklens.save` wrote, or files of {"text": ..., "tokens": [], "scores": []} in the same formats.
 
-    Scores are one a token, or a list of such lists, one a site. Tokens may be any pieces of the text in
+    Scores are one per token, or a list of such lists, one per site. Tokens may be any pieces of the text in
     order, such as words or another tokenizer's; they are found in the text by their characters. "prediction"
     and "target" may be given. Every score must be a finite number.
     """

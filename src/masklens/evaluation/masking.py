@@ -12,9 +12,11 @@ from torch import Tensor
 
 from ..attribution import Text
 from ..model.batch import Batch
-from ..model.masking import Baseline, Manner, Masked
+from ..model.masking import How, Masked
 from ..model.subject import Subject
 
+PHRASE = "this was written on a tuesday ."
+"""says nothing that could matter to a decision"""
 REMEMBERED = 1_000_000
 """views whose readings are kept, so that methods share what they have in common"""
 
@@ -31,6 +33,8 @@ class Readings:
     """1 where the decision is the gold label; as `agrees` where no labels were given"""
     divergence: np.ndarray
     """from the output for the whole text, in nats"""
+    confidence: np.ndarray
+    """the probability of the target, as people are shown it; for a number its value"""
 
     @property
     def probability(self) -> np.ndarray:
@@ -68,7 +72,7 @@ class Views:
         texts: Sequence[Text],
         labels: Sequence[Any] | None = None,
         targets: Sequence[Any] | None = None,
-        how: Manner | Tensor | Baseline = "mask",
+        how: How = "mask",
         pack: bool = True,
         tokens_at_once: int | None = None,
         known: Known | None = None,
@@ -111,7 +115,9 @@ class Views:
             views = list(new.values())
             some = torch.from_numpy(rows[views]), torch.from_numpy(keep[views])
             found = dict(zip(new, self.masked.read(*some, self._answers).tolist(), strict=True))
-        columns = np.array([found.get(key) or self._seen[key] for key in keys]).reshape(-1, 4)
+        columns = np.array([found.get(key) or self._seen[key] for key in keys]).reshape(
+            -1, len(fields(Readings))
+        )
         if len(self._seen) < REMEMBERED:
             self._seen |= found
         return Readings(*columns.T)
@@ -137,11 +143,44 @@ class Views:
         return [(int(row), some.tobytes()) for row, some in zip(rows, bits, strict=True)]
 
     def _answers(self, rows: Tensor, batch: Batch, output: Tensor) -> Tensor:
-        """(views, 4): log-probability, agrees, correct, divergence."""
+        """(views, 5): the columns of `Readings`."""
         task, reference = self.subject.task, self.reference[rows.cpu()].to(output.device)
         agrees = correct = task.agrees(reference, output, batch)
         if self.gold is not None:
             correct = task.right(output, batch, [self.gold[i] for i in rows.tolist()])
         target = self.target[rows.to(self.target.device)]
-        columns = [task.log_probability(output, target), agrees, correct, task.divergence(reference, output)]
+        moved, shown = task.divergence(reference, output), task.confidence(output, target)
+        columns = [task.log_probability(output, target), agrees, correct, moved, shown]
         return torch.stack([column.double() for column in columns], 1)
+
+
+def irrelevant_removal(
+    subject: Subject, texts: Sequence[str], how: How = "mask", phrase: str = PHRASE
+) -> np.ndarray:
+    """How far removal itself moves the output when nothing is lost: (texts,), in nats.
+
+    A phrase that says nothing is put before each text and removed again. The output should then be that of
+    the text itself, whatever the phrase does. 0 is best; more comes from the way of removing tokens. To drop
+    the phrase gives back the text, so "drop" is at 0 by its nature, which says nothing about it.
+    """
+    reference = Views(subject, texts).reference
+    longer = Masked(subject, subject.encode([f"{phrase} {text}" for text in texts]), how)
+    if not len(texts):
+        return np.zeros(0)
+    return (
+        longer.read(
+            torch.arange(len(texts)),
+            longer.batch.valid & ~_before(longer.batch, len(phrase)),
+            lambda rows, _, output: subject.task.divergence(reference[rows.cpu()].to(output.device), output),
+        )
+        .cpu()
+        .numpy()
+    )
+
+
+def _before(batch: Batch, end: int) -> Tensor:
+    """(texts, tokens) bool: the tokens of the first so many characters, without special ones."""
+    early = torch.zeros_like(batch.valid)
+    for i, offsets in enumerate(batch.offsets):
+        early[i, batch.valid[i]] = early.new_tensor([0 < stop <= end for _, stop in offsets])
+    return early & ~batch.special

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..attribution import Attribution
 from ..errors import MethodError
-
-Span = tuple[int, int]
+from ..words import Span as Span
+from ..words import best_shared
 
 
 def token_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
@@ -58,8 +58,7 @@ def auprc(truth: np.ndarray, scores: np.ndarray) -> float:
 
 def marked(attribution: Attribution, spans: Sequence[Span]) -> np.ndarray:
     """(tokens,) bool: the tokens that share a character with a span; never a special token."""
-    inside = [any(start < e and end > s for s, e in spans) for start, end in attribution.offsets]
-    return np.array(inside, dtype=bool) & ~np.array(attribution.special)
+    return (best_shared(attribution.offsets, spans) >= 0) & ~np.array(attribution.special)
 
 
 def runs(chosen: np.ndarray) -> list[Span]:
@@ -78,7 +77,7 @@ def plausibility(
     """
     if len(attributions) != len(rationales):
         raise MethodError(
-            f"{len(rationales)} rationales for {len(attributions)} attributions; give one a text"
+            f"{len(rationales)} rationales for {len(attributions)} attributions; give one per text"
         )
     rows = [_compare(a, spans, site) for a, spans in zip(attributions, rationales, strict=True)]
     names = ("iou_f1", "token_f1", "auprc")

@@ -11,6 +11,7 @@ import numpy as np
 from ..attribution import Attribution
 from ..errors import MethodError
 from ..model.batch import Batch
+from ..words import best_shared
 from .masking import Views
 
 
@@ -49,9 +50,29 @@ class Ranking:
         """(texts, tokens) bool: the `count` most important tokens, or all where there are fewer; of some
         `rows` if these are given.
 
-        The count may be one a text.
+        The count may be one per text.
         """
         return self.removable[rows] & (self.place[rows] < np.reshape(count, (-1, 1)))
+
+    def reversed(self) -> Ranking:
+        """The least important token first."""
+        place = np.where(self.removable, self.counts[:, None] - 1 - self.place, self.place)
+        return Ranking(-self.scores, self.removable, place)
+
+    def untied(self, count: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """(texts,): so many tokens, and those with the score of the last of them: of equal scores none is the
+        more important one."""
+        count, scores = np.asarray(count), np.where(self.removable, self.scores, -np.inf)[rows]
+        last = np.take_along_axis(-np.sort(-scores, axis=1), np.maximum(0, count - 1)[:, None], axis=1)
+        return np.where(count > 0, (scores >= last).sum(1), 0)
+
+
+def without_order_in_ties(ranking: Ranking, chance: Ranking) -> Ranking:
+    """The same ranking; equal scores are in the order of another, not in that of the text."""
+    order = np.lexsort((chance.place, np.where(ranking.removable, -ranking.scores, np.inf)), axis=1)
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(order.shape[1])[None, :], axis=1)
+    return Ranking(ranking.scores, ranking.removable, place)
 
 
 def rank(views: Views, attributions: Sequence[Attribution], site: int | None = None) -> Ranking:
@@ -72,7 +93,7 @@ def score_matrix(batch: Batch, attributions: Sequence[Attribution], site: int | 
     """Scores (texts, tokens) over the model's own tokens, 0 at padding."""
     if len(attributions) != len(batch):
         raise MethodError(
-            f"{len(attributions)} attributions for {len(batch)} texts; give one a text, in order"
+            f"{len(attributions)} attributions for {len(batch)} texts; give one per text, in order"
         )
     matrix = np.zeros(batch.shape)
     valid = batch.valid.cpu().numpy()
@@ -91,20 +112,11 @@ def _on_tokens(scores: np.ndarray, attribution: Attribution, batch: Batch, i: in
         )
     if attribution.tokens == batch.tokens[i]:
         return scores
-    segments = batch.segments[i].cpu().tolist()  # padded, unlike the offsets
-    return np.array(
-        [
-            _overlapping(scores, attribution, s, span)
-            for s, span in zip(segments, batch.offsets[i], strict=False)
-        ]
-    )
-
-
-def _overlapping(scores: np.ndarray, attribution: Attribution, segment: int, span: tuple[int, int]) -> float:
-    """The score of the token that shares most characters with a span; 0 if none does."""
-    shared = [
-        (min(end, span[1]) - max(start, span[0])) if there == segment else 0
-        for (start, end), there in zip(attribution.offsets, attribution.segments, strict=True)
-    ]
-    best = int(np.argmax(shared)) if shared else 0
-    return float(scores[best]) if shared and shared[best] > 0 else 0.0
+    found = np.zeros(len(batch.offsets[i]))
+    own, theirs = batch.segments[i].cpu().numpy()[: len(found)], np.array(attribution.segments)
+    for segment in set(attribution.segments):
+        here, there = (np.flatnonzero(segments == segment) for segments in (own, theirs))
+        spans, others = [batch.offsets[i][k] for k in here], [attribution.offsets[k] for k in there]
+        best = best_shared(spans, others)
+        found[here[best >= 0]] = scores[there[best[best >= 0]]]
+    return found

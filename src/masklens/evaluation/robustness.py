@@ -58,11 +58,10 @@ def randomisation(
     changed = copy_of(subject)
     stages = []
     for name, parameters in parts(changed):
-        before = [p.detach().clone() for p in parameters]
         shuffle(parameters, seed)
         stages.append(Stage(name, _mean(rank_agreement(original, explain(changed, texts)))))
         if kind == "independent":
-            _restore(parameters, before)
+            changed.module.load_state_dict(subject.module.state_dict())
     return stages
 
 
@@ -91,12 +90,6 @@ def shuffle(parameters: Sequence[nn.Parameter], seed: int) -> None:
     for p in parameters:
         order = torch.randperm(p.numel(), generator=generator).to(p.device)
         p.copy_(p.flatten()[order].reshape(p.shape))
-
-
-@torch.no_grad()
-def _restore(parameters: Sequence[nn.Parameter], values: Sequence[torch.Tensor]) -> None:
-    for p, value in zip(parameters, values, strict=True):
-        p.copy_(value)
 
 
 @dataclass(frozen=True)

@@ -85,11 +85,10 @@ class ClassWords:
         seen = np.bincount(flat, counts[text], minlength=size[0] * size[1]).reshape(size) > 0
         return np.where(seen, total * self.rarity, -np.inf)
 
-    def top(self, count: int, scores: np.ndarray | None = None) -> dict[str, list[tuple[str, float]]]:
+    def top(self, count: int) -> dict[str, list[tuple[str, float]]]:
         """For each class, its top words with their scores, best first."""
-        scores = self.scores if scores is None else scores
         out = {}
-        for name, row in zip(self.classes, scores, strict=True):
+        for name, row in zip(self.classes, self.scores, strict=True):
             best = np.argsort(-row, kind="stable")[:count]
             out[name] = [(self.words[i], float(row[i])) for i in best if np.isfinite(row[i])]
         return out
@@ -105,11 +104,11 @@ class ClassWords:
         """Words in the top `count` of both classes, summed over pairs, over pairs x count."""
         return float(_overlap(self.scores, count))
 
-    def overlap_interval(self, count: int, draws: int = 200, seed: int = 0) -> tuple[float, float]:
+    def overlap_interval(self, count: int, seed: int = 0) -> tuple[float, float]:
         """95% bootstrap interval of the overlap over texts."""
         generator = np.random.default_rng(seed)
         even = np.full(self.texts, 1 / self.texts)
-        samples = (generator.multinomial(self.texts, even) for _ in range(draws))
+        samples = (generator.multinomial(self.texts, even) for _ in range(200))
         return bounds([_overlap(self.weighted(counts), count) for counts in samples])
 
 

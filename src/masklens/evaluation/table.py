@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bootstrap import SAMPLES, interval
+from ..bootstrap import interval
 from ..files import whole
 from ..layers import row_name
 
@@ -36,20 +36,20 @@ class Cell:
         return text if self.spread is None else f"{text} ±{self.spread:.3f}"
 
 
-def cell(values: np.ndarray, draws: int = SAMPLES, seed: int = 0) -> Cell:
-    """Mean and bootstrap interval of one value a text; texts without a value (nan) are left out."""
+def cell(values: np.ndarray, seed: int = 0) -> Cell:
+    """Mean and bootstrap interval of one value per text; texts without a value (nan) are left out."""
     values = values[~np.isnan(values)]
     if not len(values):
         return Cell(float("nan"))
-    low, high = interval(values, draws, seed)
+    low, high = interval(values, seed=seed)
     return Cell(float(values.mean()), low, high)
 
 
-def cell_of_draws(values: np.ndarray, draws: int = SAMPLES, seed: int = 0) -> Cell:
+def cell_of_draws(values: np.ndarray, seed: int = 0) -> Cell:
     """The same for several random draws, (draws, texts), with the spread of the draws' means."""
     known = np.ma.masked_invalid(values)
     means = known.mean(axis=1).compressed()
-    one = cell(known.mean(axis=0).filled(np.nan), draws, seed)
+    one = cell(known.mean(axis=0).filled(np.nan), seed)
     return Cell(one.value, one.low, one.high, float(means.std(ddof=1)) if len(means) > 1 else None)
 
 
@@ -154,6 +154,9 @@ class Table:
 
     def _width(self, console: Any, columns: Sequence[tuple[str, list[str]]]) -> int:
         return console.measure(self._part(columns), options=console.options.update(width=10_000)).maximum
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         from rich.console import Console

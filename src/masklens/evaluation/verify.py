@@ -1,4 +1,4 @@
-"""`verify`: really remove what an explanation calls unneeded, and run the model again."""
+"""`verify`: keep the tokens that an explanation says are enough, and run the model again."""
 
 from __future__ import annotations
 
@@ -11,170 +11,269 @@ import numpy as np
 from ..attribution import Attribution
 from ..errors import MethodError
 from ..model.subject import as_subject
+from ..verification import LEVEL
+from ..verification import Verification as Verification
 from .masking import Views
-from .ranking import Ranking, rank
+from .ranking import Ranking, random_rankings, rank, without_order_in_ties
+from .sufficiency import (
+    MARGIN,
+    RANDOM_ORDERS,
+    contrasts,
+    fewest,
+    median_need,
+    p_values,
+    random_orders,
+    random_sets,
+    suffices,
+)
 
-LEVELS = 20
-"""shares of its tokens that are tried for a text, from none to all"""
+THRESHOLD = 0.5
+"""a lens keeps the tokens whose keep probability is above it"""
 
 
 @dataclass(frozen=True)
-class Verification:
-    """What the model says when only the tokens that an explanation keeps are left."""
+class Question:
+    """What is asked of explanations; see `verify`."""
 
-    divergence: float
-    """of the output from that of the whole text, in nats"""
-    prediction_kept: bool
-    share_removed: float
-    """of the tokens that could be removed"""
-    removed: tuple[int, ...] = ()
-    """the numbers of the removed tokens; none where the explanation has other tokens than the model"""
-    opened: int = 0
-    """how many tokens more than the explanation says were kept, for its text to be within the guard"""
+    keep: float | None = None
+    margin: float = MARGIN
+    guard: float | None = None
+    same_prediction: bool = True
+    control: bool = True
+
+    def __post_init__(self) -> None:
+        if self.keep is not None and not 0 <= self.keep <= 1:
+            raise MethodError(f"keep is {self.keep}; it is a probability or a share, between 0 and 1")
+        for name, nats in (("margin", self.margin), ("guard", self.guard)):
+            if nats is not None and nats < 0:
+                raise MethodError(f"{name} is {nats}; it is a divergence in nats, 0 or more")
 
 
 def verify(
     subject: Any,
     attributions: Sequence[Attribution],
-    keep: float = 0.5,
+    keep: float | None = None,
     replace: Any = "mask",
     site: int | None = None,
-    margin: float | None = None,
+    margin: float = MARGIN,
     guard: float | None = None,
     same_prediction: bool = True,
+    control: bool = True,
 ) -> list[Verification]:
-    """Remove the tokens that explanations call unneeded, and see what the model says without them.
+    """Find out how few of each text's tokens suffice, and whether random explanations do as well.
 
         for text, proof in zip(texts, verify(subject, explain(subject, texts))):
-            proof.divergence, proof.prediction_kept, proof.share_removed
+            proof.verdict, proof.needed, proof.random_needed, proof.probability_after
+
+    Tokens suffice if, with them alone, the prediction is the same and the output moves by at most the margin.
+    For a lens (its scores are keep probabilities) its own mask is tried: the kept tokens have to suffice, and
+    without them less of the prediction has to be left than without as many random tokens. For every other
+    method the fewest tokens that suffice are searched in the explanation's order, and the explanation is
+    compared with ten random orders (see `evaluation.sufficiency`).
 
     Args:
-        keep: a threshold for explanations that are keep probabilities (a lens): tokens above it are kept;
-            for every other method the share of top-ranked tokens that are kept.
+        keep: a fixed choice instead: for a lens the probability above which tokens are kept, for every other
+            method the share of top-ranked tokens. Random choices of as many tokens stand beside it.
         replace: "mask" (removed tokens become the mask token and leave attention), "drop" (they are taken
             out of the text), a vector that takes the place of their word embeddings, a Baseline, or a lens,
             which has learned its own.
         site: the site whose scores are used, by default the deepest.
-        margin: find out for each text how few of its tokens are enough, instead of `keep`: with this share of
-            them, most important first, and with every larger one that is tried, the prediction is the same
-            and the output moves by at most so many nats.
+        margin: in nats.
         guard: a margin in nats that every text has to keep by itself. Where the prediction changes or the
-            output moves by more, further tokens are kept, most important first, until neither is so; what
-            `keep` leaves is never made smaller.
+            output moves by more, further tokens are kept, most important first, until neither is so.
         same_prediction: whether the guard holds the prediction too; else only the divergence, which is the
             constraint of DiffMask's Eq. 2 for every text, and `prediction_kept` tells what comes of it.
+        control: whether random explanations are tried too; without them there is no verdict.
     """
     if not attributions:
         return []
+    question = Question(keep, margin, guard, same_prediction, control)
+    verifier = Verifier(subject, [a.text for a in attributions])
     sites = [attributions[0].sites[-1] if site is None else site]
-    return verify_sites(subject, attributions, sites, keep, replace, margin, guard, same_prediction)[0]
+    return verifier.at_sites(attributions, sites, replace, question)[0]
 
 
-def verify_sites(
-    subject: Any,
-    attributions: Sequence[Attribution],
-    sites: Sequence[int],
-    keep: float = 0.5,
-    replace: Any = "mask",
-    margin: float | None = None,
-    guard: float | None = None,
-    same_prediction: bool = True,
-) -> list[list[Verification]]:
-    """`verify` at several sites: for each, one verification a text. The texts are encoded and run once."""
-    _check(keep, margin, guard)
-    subject, texts = as_subject(subject), [a.text for a in attributions]
-    by_threshold = np.array([is_keep_probability(a) for a in attributions])[:, None]
-    views: Views | None = None
-    found = []
-    for site in sites:
-        how, before = removal(replace, site), views
-        if before is None:
-            views = Views(subject, texts, how=how)
-        elif how is not before.how:
-            views = Views(subject, texts, how=how, known=before.known, like=before)
-        assert views is not None
-        ranking = rank(views, attributions, site)
-        tried = try_removal(views, ranking, by_threshold, keep, margin, guard, same_prediction)
-        found.append([_verification(views, tried, i, a) for i, a in enumerate(attributions)])
-    return found
+class Verifier:
+    """Texts ready to verify explanations of: they are encoded and run once, and so are the random orders."""
 
+    def __init__(self, subject: Any, texts: Sequence[Any]) -> None:
+        self.subject, self.texts = as_subject(subject), list(texts)
+        self._views: list[Views] = []
 
-def _check(keep: float, margin: float | None, guard: float | None) -> None:
-    if not 0 <= keep <= 1:
-        raise MethodError(f"keep is {keep}; it is a probability or a share, between 0 and 1")
-    for name, nats in (("margin", margin), ("guard", guard)):
-        if nats is not None and nats < 0:
-            raise MethodError(f"{name} is {nats}; it is a divergence in nats, 0 or more")
-    if margin is not None and guard is not None:
-        raise MethodError(
-            "give margin (how few tokens are enough) or guard (keep more where needed), not both"
-        )
+    def at_sites(
+        self,
+        attributions: Sequence[Attribution],
+        sites: Sequence[int],
+        replace: Any = "mask",
+        question: Question = Question(),  # noqa: B008 (frozen)
+    ) -> list[list[Verification]]:
+        """For each site one verification a text."""
+        kinds = {is_keep_probability(a) for a in attributions}
+        if len(kinds) > 1:
+            raise MethodError("verify the masks of a lens and the scores of other methods in two calls")
+        found = []
+        for site in sites:
+            views = self.views(removal(replace, site))
+            tried = try_removal(views, rank(views, attributions, site), kinds == {True}, question)
+            found.append(verifications(views, tried, site, [a.tokens for a in attributions]))
+        return found
+
+    def random(self, question: Question = Question()) -> list[Verification]:  # noqa: B008 (frozen)
+        """The negative control: verifications of an order of each text that is random itself."""
+        views = self.views("mask")
+        ranking = random_rankings(views, RANDOM_ORDERS + 1)[-1]
+        return verifications(views, try_removal(views, ranking, False, question), 0, views.batch.tokens)
+
+    def views(self, how: Any) -> Views:
+        """The texts with tokens removed in one manner."""
+        for views in self._views:
+            if views.how is how or (isinstance(how, str) and views.how == how):
+                return views
+        if self._views:
+            first = self._views[0]
+            del self._views[1:]  # a lens has another baseline at every site
+            self._views.append(Views(self.subject, self.texts, how=how, known=first.known, like=first))
+        else:
+            self._views.append(Views(self.subject, self.texts, how=how))
+        return self._views[-1]
 
 
 class Tried(NamedTuple):
     """What came of really removing tokens; each array has a row a text."""
 
+    kept: np.ndarray
+    """(texts, tokens) bool"""
     divergence: np.ndarray
     prediction_kept: np.ndarray
-    share_removed: np.ndarray
-    removed: np.ndarray
-    """(texts, tokens) bool"""
+    before: np.ndarray
+    after: np.ndarray
     opened: np.ndarray
+    enough: np.ndarray
+    """whether the kept tokens suffice"""
+    tied: np.ndarray
+    """whether the scores do not say which tokens to keep"""
+    probability_without: np.ndarray | None = None
+    random_without: np.ndarray | None = None
+    p_value: np.ndarray | None = None
+    p_reversed: np.ndarray | None = None
+    random_needed: np.ndarray | None = None
 
 
-def try_removal(
-    views: Views,
-    ranking: Ranking,
-    by_threshold: bool | np.ndarray,
-    keep: float,
-    margin: float | None = None,
-    guard: float | None = None,
-    same_prediction: bool = True,
-) -> Tried:
-    """Remove what a ranking calls unneeded and run the model again; arguments as in `verify`.
+def try_removal(views: Views, ranking: Ranking, masks: bool, question: Question) -> Tried:
+    """Remove what explanations do not need, and run the model again.
 
     Args:
-        by_threshold: whether tokens are kept by a threshold on their scores, else as a share of them; where
-            texts differ, (texts, 1).
+        masks: whether the scores are keep probabilities.
     """
-    if margin is None:
-        by_score = ranking.removable & (ranking.scores > keep)
-        kept = np.where(by_threshold, by_score, ranking.top(keep))
+    searched = question.keep is None and not masks
+    if masks:
+        threshold = THRESHOLD if question.keep is None else question.keep
+        asked = counts = (ranking.removable & (ranking.scores > threshold)).sum(1)
     else:
-        kept = _enough(views, ranking, margin)
-    said = kept.sum(1)
-    if guard is not None:
-        kept = guarded_tokens(views, ranking, kept, guard, same_prediction)
-    found = views.read_steps(kept[:, None])
-    removed = views.removable & ~kept
-    shares = removed.sum(1) / np.maximum(1, views.counts)
-    return Tried(found.divergence[:, 0], found.agrees[:, 0] == 1, shares, removed, kept.sum(1) - said)
+        asked = _asked(views, ranking, question)
+        counts = ranking.untied(asked)
+    kept, said = ranking.first(counts), counts
+    if question.guard is not None:
+        kept = guarded_tokens(views, ranking, kept, question.guard, question.same_prediction)
+        counts = kept.sum(1)
+    found, whole = views.read_steps(kept[:, None]).reshape(len(views)), views.whole()
+    tried = Tried(
+        kept & views.removable,
+        found.divergence,
+        found.agrees == 1,
+        whole.confidence,
+        found.confidence,
+        counts - said,
+        suffices(found, question.margin),
+        np.zeros(len(views), bool) if masks else tied(ranking, asked),
+    )
+    if not question.control:
+        return tried
+    if searched:
+        return _beside_orders(views, ranking, tried, question.margin)
+    return _beside_sets(views, tried)
 
 
-def _verification(views: Views, tried: Tried, i: int, attribution: Attribution) -> Verification:
-    """The record of text i; padding has no number."""
-    same = attribution.tokens == views.batch.tokens[i]
-    numbers = np.nonzero(tried.removed[i][views.valid[i]])[0].tolist() if same else []
-    return Verification(
-        divergence=float(tried.divergence[i]),
-        prediction_kept=bool(tried.prediction_kept[i]),
-        share_removed=float(tried.share_removed[i]),
-        removed=tuple(numbers),
-        opened=int(tried.opened[i]),
+def _asked(views: Views, ranking: Ranking, question: Question) -> np.ndarray:
+    if question.keep is None:
+        return fewest(views, ranking, question.margin)
+    return np.rint(question.keep * ranking.counts).astype(int)
+
+
+def tied(ranking: Ranking, asked: np.ndarray) -> np.ndarray:
+    """(texts,): whether equal scores at the cut take in all that is left, or all scores are equal."""
+    everything = (asked < ranking.counts) & (ranking.untied(asked) == ranking.counts)
+    return everything | (
+        (ranking.untied(np.minimum(1, ranking.counts)) == ranking.counts) & (ranking.counts > 1)
     )
 
 
-def _enough(views: Views, ranking: Ranking, margin: float) -> np.ndarray:
-    """(texts, tokens) bool: the fewest of each text's tokens that are enough, and so are all larger shares.
+def _beside_orders(views: Views, ranking: Ranking, tried: Tried, margin: float) -> Tried:
+    """How random orders do: by their contrasts, and by how few of their tokens suffice."""
+    orders = random_orders(views)
+    own = contrasts(views, [without_order_in_ties(ranking, orders[0])])[0]
+    random = contrasts(views, orders)
+    return tried._replace(
+        p_value=p_values(own, random),
+        p_reversed=p_values(-own, random),
+        random_needed=median_need(views, orders, margin),
+    )
 
-    The first share that happens to be within the margin would be luck as often as an explanation.
-    """
-    tried = np.stack([ranking.top(k / LEVELS) for k in range(LEVELS + 1)], axis=1)  # (texts, shares, tokens)
-    found = views.read_steps(tried)
-    enough = (found.divergence <= margin) & (found.agrees == 1)
-    enough[:, -1] = True  # the whole text, up to rounding
-    from_here = np.logical_and.accumulate(enough[:, ::-1], axis=1)[:, ::-1]
-    return tried[np.arange(len(tried)), from_here.argmax(1)]
+
+def _beside_sets(views: Views, tried: Tried) -> Tried:
+    """How much of the prediction is left without the kept tokens, and without as many random ones."""
+    random = views.read_steps(~random_sets(random_orders(views), tried.kept.sum(1)))  # (texts, choices)
+    own = views.read_steps(~tried.kept[:, None])
+    as_low = (random.log_probability <= own.log_probability).sum(1)
+    return tried._replace(
+        probability_without=own.confidence[:, 0],
+        random_without=np.median(random.confidence, axis=1),
+        p_value=(1 + as_low) / (1 + random.confidence.shape[1]),
+    )
+
+
+def verifications(
+    views: Views, tried: Tried, site: int, tokens: Sequence[Sequence[str]]
+) -> list[Verification]:
+    """A record for each text; `tokens` are those of the explanations."""
+    removed, counts = views.removable & ~tried.kept, views.counts
+    made = []
+    for i in range(len(views)):
+        same = tuple(tokens[i]) == tuple(views.batch.tokens[i])
+        numbers = np.nonzero(removed[i][views.valid[i]])[0].tolist() if same else []
+        made.append(
+            Verification(
+                site=site,
+                tokens=int(counts[i]),
+                needed=int(tried.kept[i].sum()),
+                divergence=float(tried.divergence[i]),
+                prediction_kept=bool(tried.prediction_kept[i]),
+                probability_before=float(tried.before[i]),
+                probability_after=float(tried.after[i]),
+                verdict=_verdict(tried, i, int(counts[i])),
+                **{name: _at(getattr(tried, name), i) for name in BESIDE},
+                removed=tuple(numbers),
+                opened=int(tried.opened[i]),
+            )
+        )
+    return made
+
+
+BESIDE = ("probability_without", "random_without", "p_value", "p_reversed", "random_needed")
+
+
+def _at(values: np.ndarray | None, i: int) -> float | None:
+    return None if values is None else float(values[i])
+
+
+def _verdict(tried: Tried, i: int, count: int) -> Any:
+    if tried.p_value is None:
+        return None
+    if tried.tied[i]:
+        return "ties"
+    if not tried.enough[i] or tried.kept[i].sum() == count:
+        return "not sufficient"
+    return "sufficient" if tried.p_value[i] <= LEVEL else "no better than random"
 
 
 def guarded_tokens(

@@ -11,6 +11,7 @@ from ..errors import MethodError
 from ..model.batch import Batch
 from ..model.masking import Baseline, Masked
 from ..model.memory import even
+from ..progress import track
 from ..tasks.base import per_text
 from .registry import Request
 
@@ -32,7 +33,8 @@ def rows_at_once(batch: Batch, width: int, internal_batch_size: int | None) -> i
 
 def pairs(examples: int, steps: int, limit: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Every (example, step) pair, an example's steps together, at most `limit` pairs at a time."""
-    for index in torch.arange(examples * steps).split(even(examples * steps, limit)):
+    parts = torch.arange(examples * steps).split(even(examples * steps, limit))
+    for index in track(parts, "running the model"):
         yield index // steps, index % steps
 
 
@@ -48,7 +50,7 @@ def masked_at(request: Request, site: int, baseline: Tensor, internal_batch_size
 
 def stacked(request: Request, score: Callable[[int], Tensor]) -> Tensor:
     """(examples, sites, tokens) from a function that gives the scores (examples, tokens) of one site."""
-    return torch.stack([score(site) for site in request.sites], dim=1)
+    return torch.stack([score(site) for site in track(request.sites, "layers")], dim=1)
 
 
 def site_by_site(request: Request, score: Callable[[Request, int], Tensor]) -> Tensor:
@@ -73,17 +75,22 @@ def by_length(request: Request, function: Callable[[Request], Tensor]) -> Tensor
 
 def _in_groups(request: Request, groups: list[list[int]], function: Callable[[Request], Tensor]) -> Tensor:
     valid = request.batch.valid
-    scores = torch.zeros(len(valid), len(request.sites), valid.shape[1], device=valid.device)
-    outputs: dict[int, Tensor] = {}
+    attended = valid | request.batch.inputs["attention_mask"].bool()
+    shape = len(valid), len(request.sites), valid.shape[1]
+    scores = torch.zeros(shape, device=valid.device, dtype=torch.float32)
+    outputs = []
     for rows in groups:
-        part = part_of(request, rows)
-        found = function(part).to(scores.dtype)
+        part, index = part_of(request, rows), torch.tensor(rows, device=valid.device)
+        whole = scores.new_zeros(len(rows), *shape[1:])
+        found = torch.where(part.batch.valid[:, None], function(part), 0.0)
+        whole[:, :, attended[index].any(0)] = found.to(whole)
+        scores[index] = whole
+        outputs.append(part.reference)
         for j, i in enumerate(rows):
-            scores[i][:, valid[i]] = found[j][:, part.batch.valid[j]]
-            outputs[i] = part.reference[j]
             request.notes.setdefault(i, {}).update(part.notes.get(j, {}))
-    if len({output.shape for output in outputs.values()}) == 1:
-        request.note(torch.stack([outputs[i] for i in range(len(valid))]))
+    if len({output.shape[1:] for output in outputs}) == 1:
+        order = torch.tensor([i for rows in groups for i in rows]).argsort()
+        request.note(torch.cat(outputs)[order.to(valid.device)])
     return scores
 
 
@@ -106,7 +113,7 @@ def part_of(request: Request, rows: list[int]) -> Request:
 
 
 def _can_cut(request: Request) -> bool:
-    """Padding columns can go if every input is known to have one column a token, and no baseline has."""
+    """Padding columns can go if every input is known to have one column per token, and no baseline has."""
     baselines = request.baselines
     by_position = isinstance(baselines, dict) or (isinstance(baselines, Tensor) and baselines.dim() > 1)
     return request.batch.by_token and not by_position

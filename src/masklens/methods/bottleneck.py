@@ -1,4 +1,4 @@
-"""The per-sample information bottleneck of Schulz et al. 2020, with one gate a token."""
+"""The per-sample information bottleneck of Schulz et al. 2020, with one gate per token."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from .registry import Request, check_count, register
 
 Statistics = tuple[Tensor, Tensor]
 """mean and standard deviation of the states, each broadcasting to (examples, tokens, width)"""
+
+START = 5.0
+"""alpha of every token at first: lambda = 0.993"""
 
 
 @register(
@@ -31,18 +34,18 @@ def information_bottleneck(
     n_steps: int = 50,
     lr: float = 0.1,
     weight: float = 10.0,
-    start: float = 5.0,
     statistics: Any = None,
 ) -> Tensor:
     """lambda = sigmoid(alpha) of each token: the share of its state that is let through.
 
     Minimises -log p(target) + weight x KL over alpha, where the model goes on with
     z = lambda h + (1 - lambda) e, e ~ N(mean, std), and KL is that of z's distribution from N(mean, std),
-    averaged over features and tokens. One noise sample a step, centered RMSprop, each text by itself.
+    averaged over features and tokens. One noise sample per step, centered RMSprop, each text by itself.
 
     Args:
-        n_steps, lr, weight: the DiffMask paper's settings for SST; its toy task and SQuAD use 500 steps.
-        start: alpha at the start.
+        n_steps: steps of learning for a text; the default is the DiffMask paper's for SST, whose toy task
+            and SQuAD use 500.
+        weight: what a nat of information costs beside the loss of the prediction.
         statistics: (mean, std), each a tensor that broadcasts to the state, or a dict of them by site. By
             default those of the text's own states over its tokens, so that a text's result does not depend
             on the texts beside it; statistics of a corpus are what the paper uses.
@@ -51,7 +54,7 @@ def information_bottleneck(
 
     def gates(site: int) -> Tensor:
         loss = _cost_of_information(request, site, weight, statistics)
-        return fitted(request, request.states()[site], start, n_steps, lr, loss).sigmoid()
+        return fitted(request, request.states()[site], START, n_steps, lr, loss).sigmoid()
 
     return stacked(request, gates)
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import MethodError
-from ..model.lm_head import Head, find_head
+from ..model.lm_head import LogitHead, find_head
 from .batching import stacked
 from .gradient import integrated_gradients, slopes
 from .registry import Request, check_choice, check_count, register
 
-LOGITS_AT_ONCE = 2**24
+LOGITS_AT_ONCE = {"cpu": 2**24, "cuda": 2**28}
 """the most logits in memory at a time"""
+BEYOND = torch.iinfo(torch.int64).max
+"""a token id that none has, after all others in order"""
 
 SCORES = ("gradcam", "grad_x_input", "gradient_norm", "integrated_gradients")
 
@@ -22,7 +25,7 @@ SCORES = ("gradcam", "grad_x_input", "gradient_norm", "integrated_gradients")
 @register(
     "decoded_gradcam",
     summary="A layer's evidence, decoded to input tokens by the pre-trained model's LM head",
-    cost="2, plus about 0.15 a layer for the vocabulary",
+    cost="2, plus about 0.15 per layer for the vocabulary",
     paper="Hou and Castanon 2023",
     needs="gradients; the LM head of the pre-trained model",
     sites="blocks",
@@ -59,12 +62,12 @@ def decoded_gradcam(
 
 
 class TokenTypes(NamedTuple):
-    """The unique tokens of each text."""
+    """The unique tokens of each text; there is room for as many as it has positions."""
 
     ids: Tensor
-    """(examples, types): token ids, 0 beyond the last"""
+    """(examples, tokens): token ids in order, 0 beyond the last"""
     real: Tensor
-    """(examples, types) bool: False beyond the last"""
+    """(examples, tokens) bool: False beyond the last"""
     place: Tensor
     """(examples, tokens): which type a position holds"""
 
@@ -74,17 +77,12 @@ def token_types(request: Request) -> TokenTypes:
     batch = request.batch
     if "input_ids" not in batch.inputs:
         raise MethodError("decoded_gradcam needs token ids; this subject's inputs have no input_ids")
-    place = torch.zeros_like(batch.inputs["input_ids"])
-    rows = []
-    for i, valid in enumerate(batch.valid):
-        unique, place[i, valid] = torch.unique(batch.inputs["input_ids"][i, valid], return_inverse=True)
-        rows.append(unique)
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    real = (
-        torch.arange(ids.shape[1], device=ids.device)
-        < torch.tensor([len(r) for r in rows], device=ids.device)[:, None]
-    )
-    return TokenTypes(ids, real, place)
+    ids, order = batch.inputs["input_ids"].masked_fill(~batch.valid, BEYOND).sort(dim=1)
+    first = F.pad(ids[:, 1:] != ids[:, :-1], (1, 0), value=True)  # of the positions with one token
+    numbers = first.cumsum(1) - 1
+    unique = torch.full_like(ids, BEYOND).scatter(1, numbers, ids)
+    real = unique != BEYOND
+    return TokenTypes(unique.where(real, 0), real, torch.zeros_like(ids).scatter(1, order, numbers))
 
 
 def _scored(request: Request, score: str, n_steps: int) -> tuple[Tensor, dict[int, Tensor]]:
@@ -104,39 +102,40 @@ def _scored(request: Request, score: str, n_steps: int) -> tuple[Tensor, dict[in
 @torch.no_grad()
 def _decode(
     request: Request,
-    head: Head,
+    head: LogitHead,
     types: TokenTypes,
     alpha: Tensor,
     states: dict[int, Tensor],
     tau: int | None,
 ) -> Tensor:
     """s of every unique token: (examples, sites, types)."""
-    scores = torch.zeros(*alpha.shape[:2], types.ids.shape[1], device=alpha.device)
-    where = ((alpha != 0) & request.batch.valid[:, None]).transpose(0, 1).nonzero()  # (positions, 3)
-    start, rows = 0, 1  # one position first, to see how large the vocabulary is
-    while start < len(where):
-        site, example, token = where[start : start + rows].unbind(1)
-        logits = head(_states_at(request, states, site, example, token))
-        _check_logits(logits, types)
-        shares = _shares(logits, types.ids[example], types.real[example], tau)
-        added = shares * alpha[example, site, token][:, None]
-        scores.index_put_((example, site), added.to(scores.dtype), accumulate=True)
-        start, rows = start + rows, max(1, LOGITS_AT_ONCE // logits.shape[1])
-    return scores
-
-
-def _states_at(
-    request: Request, states: dict[int, Tensor], site: Tensor, example: Tensor, token: Tensor
-) -> Tensor:
-    """The states at positions that are sorted by site: (positions, width)."""
-    counts = torch.bincount(site, minlength=len(request.sites)).tolist()
-    places = zip(request.sites, example.split(counts), token.split(counts), strict=True)
-    chosen = [states[number][e, t] for number, e, t in places if len(e)]
-    if len({part.shape[1] for part in chosen}) > 1:
+    if len({states[site].shape[-1] for site in request.sites}) > 1:
         raise MethodError(
             "the states at these sites differ in width; the LM head reads those after the blocks"
         )
-    return torch.cat(chosen)
+    scores = torch.zeros(*alpha.shape[:2], types.ids.shape[1], device=alpha.device, dtype=torch.float32)
+    where = ((alpha != 0) & request.batch.valid[:, None]).transpose(0, 1).nonzero()  # (positions, 3)
+    counts = where[:, 0].bincount(minlength=len(request.sites)).tolist()
+    width = _vocabulary(head, types, states[request.sites[0]])
+    at_once = max(1, LOGITS_AT_ONCE.get(alpha.device.type, LOGITS_AT_ONCE["cpu"]) // width)
+    for number, positions in zip(request.sites, where.split(counts), strict=True):
+        for site, example, token in (part.unbind(1) for part in positions.split(at_once)):
+            logits = head(states[number][example, token])
+            shares = _shares(logits, types.ids[example], types.real[example], tau)
+            added = shares * alpha[example, site, token][:, None]
+            scores.index_put_((example, site), added.to(scores.dtype), accumulate=True)
+    return scores
+
+
+def _vocabulary(head: LogitHead, types: TokenTypes, state: Tensor) -> int:
+    """How many logits the head gives for a position; one position is tried."""
+    logits, highest = head(state[0, :1]), int(types.ids.max())
+    if logits.dim() != 2 or logits.shape[1] <= highest:
+        raise MethodError(
+            f"the LM head gave logits of shape {tuple(logits.shape)}; (positions, vocabulary) with token "
+            f"{highest} in the vocabulary is needed: give the head that belongs to this model's tokenizer"
+        )
+    return logits.shape[1]
 
 
 def _shares(logits: Tensor, ids: Tensor, real: Tensor, tau: int | None) -> Tensor:
@@ -146,15 +145,6 @@ def _shares(logits: Tensor, ids: Tensor, real: Tensor, tau: int | None) -> Tenso
         return shares
     top = shares.topk(tau, dim=1)
     return torch.zeros_like(shares).scatter(1, top.indices, top.values)
-
-
-def _check_logits(logits: Tensor, types: TokenTypes) -> None:
-    highest = int(types.ids.max())
-    if logits.dim() != 2 or logits.shape[1] <= highest:
-        raise MethodError(
-            f"the LM head gave logits of shape {tuple(logits.shape)}; (positions, vocabulary) with token "
-            f"{highest} in the vocabulary is needed: give the head that belongs to this model's tokenizer"
-        )
 
 
 def _spread(types: TokenTypes, scores: Tensor) -> Tensor:

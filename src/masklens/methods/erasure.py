@@ -99,7 +99,7 @@ def _site(request: Request, site: int, rule: Rule) -> Tensor:
         for i in long:
             _search_prefixes(request, recurrence, i, state[i], baseline[i], searches[i])
     _search_together(request, masked_at(request, site, baseline, rule.internal_batch_size), searches)
-    scores = torch.zeros(free.shape, device=state.device)
+    scores = torch.zeros(free.shape, device=state.device, dtype=torch.float32)
     for i, search in enumerate(searches):
         scores[i] = search.share(len(scores[i])).to(scores)
         request.notes.setdefault(i, {}).update(search.notes(site, str(request.batch.texts[i])))
@@ -155,7 +155,7 @@ class Search:
 
     def share(self, tokens: int) -> Tensor:
         """The share of optima that keep each token: (tokens,)."""
-        counts = torch.zeros(tokens)
+        counts = torch.zeros(tokens, dtype=torch.float32)
         for kept in self.optima or [tuple(self.free)]:
             counts[list(kept)] += 1
         return counts / max(1, len(self.optima))

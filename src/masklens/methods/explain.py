@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from ..attribution import Attribution, Text
-from ..errors import MethodError, OutputError, TextError
-from ..model.memory import in_halves
+from ..attribution import Attribution, Explanations, Text
+from ..checks import check_seed
+from ..errors import OutputError
+from ..model.batch import Batch, as_texts
+from ..model.memory import BatchSize, tokens_at_once
 from ..model.subject import Subject, as_subject
+from ..progress import showing, stage
 from ..tasks.base import per_text
 from .registry import Method, Request, find
 
-
-class Explanations(list[Attribution]):
-    """Attributions in the order of their texts, and the seconds it took to make them all."""
-
-    def __init__(self, attributions: Iterable[Attribution], seconds: float) -> None:
-        super().__init__(attributions)
-        self.seconds = seconds
+TOKENISED = 1024
+"""texts that are tokenised together"""
+WINDOWS_AT_ONCE = 32
+"""windows of a long context that go through the model at once, where no batch size is given"""
 
 
 def explain(
     subject: Any,
-    texts: Text | Sequence[Text],
+    texts: Text | Iterable[Text],
     method: str = "integrated_gradients",
     target: Any = None,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     sites: Sequence[int] | str | None = None,
     baselines: Any = None,
     seed: int = 0,
@@ -43,9 +44,11 @@ def explain(
 
     Args:
         subject: a Subject, or a Hugging Face pipeline.
-        texts: a text, or a list; a text is a string or a pair of strings.
+        texts: a text, or a list, column or generator of them; a text is a string or a pair of strings.
         method: a name from `masklens.methods()`.
-        target: a class id or name (one, or a list with one a text); by default the predicted one.
+        target: a class id or name (one, or a list with one per text); by default the predicted one.
+        batch_size: texts that go through the model at once; by default as many as are fast and fit into
+            memory.
         sites: site numbers, "all", or None for the method's own choice.
         baselines: what stands for an absent token, for the methods that need it.
         windows: for question answering, by how many tokens windows over a context that is too long for the
@@ -55,28 +58,26 @@ def explain(
     """
     subject, chosen = as_subject(subject), find(method)
     chosen.check_options(list(options))
-    texts, start = _as_list(texts), time.perf_counter()
+    check_seed(seed)
+    options = chosen.prepare(subject, options)
+    texts, start = as_texts(texts), time.perf_counter()
     where = chosen_sites(subject, chosen, sites, options.get("lens"))
     targets = per_text(target, len(texts))
-    texts, notes = _windowed(subject, texts, targets, windows, batch_size)
-    order = sorted(range(len(texts)), key=lambda i: _length(texts[i]))
+    texts, notes = _windowed(subject, texts, targets, windows, batch_size or WINDOWS_AT_ONCE)
+    settings = {"seed": seed, "baselines": baselines, **options}
+    size = BatchSize(batch_size, tokens_at_once(subject.module, subject.device))
     results: list[Attribution | None] = [None] * len(texts)
-    for rows in _batches(order, batch_size, show_progress):
-        settings = {"seed": seed, "baselines": baselines, **options}
-        made = _explain_rows(subject, chosen, texts, targets, rows, where, settings)
-        for i, attribution in zip(rows, made, strict=True):
-            results[i] = replace(attribution, settings={**attribution.settings, **notes[i]})
+    with showing(show_progress), stage(method, len(texts)) as update:
+        for rows, batch in _encoded(subject, texts, targets):
+            made = _explain_all(subject, chosen, batch, [targets[i] for i in rows], where, settings, size)
+            for i, attribution in made:
+                results[rows[i]] = _noted(attribution, notes[rows[i]])
+                update(advance=1)
     return Explanations((a for a in results if a is not None), time.perf_counter() - start)
 
 
-def _as_list(texts: Text | Sequence[Text]) -> list[Text]:
-    if isinstance(texts, str) or (isinstance(texts, tuple) and len(texts) == 2 and isinstance(texts[0], str)):
-        return [texts]  # type: ignore[list-item]
-    for i, text in enumerate(texts):
-        pair = isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(t, str) for t in text)
-        if not isinstance(text, str) and not pair:
-            raise TextError(f"text {i} is {text!r:.80}; a text is a string or a pair of strings")
-    return [text if isinstance(text, str) else (text[0], text[1]) for text in texts]
+def _noted(attribution: Attribution, note: dict[str, Any]) -> Attribution:
+    return replace(attribution, settings={**attribution.settings, **note}) if note else attribution
 
 
 def _windowed(
@@ -103,37 +104,50 @@ def chosen_sites(
     return subject.sites if sites == "all" else subject.check_sites(int(site) for site in sites)
 
 
-def _batches(order: Sequence[int], size: int, show_progress: bool) -> Iterator[list[int]]:
-    if size < 1:
-        raise MethodError(f"batch_size is {size}; it must be at least 1")
-    starts: Any = range(0, len(order), size)
-    if show_progress:
-        from rich.progress import track
+def _encoded(
+    subject: Subject, texts: Sequence[Text], targets: Sequence[Any]
+) -> Iterator[tuple[list[int], Batch]]:
+    """Texts of like length tokenised together, with their numbers, the longest first.
 
-        starts = track(starts, description="explain")
-    for start in starts:
-        yield list(order[start : start + size])
+    The next ones are tokenised while the model is at work.
+    """
+    order = sorted(range(len(texts)), key=lambda i: -_length(texts[i]))
+    parts = [order[start : start + TOKENISED] for start in range(0, len(order), TOKENISED)]
+
+    def encode(rows: list[int]) -> Batch:
+        return subject.encode([texts[i] for i in rows], [targets[i] for i in rows])
+
+    with ThreadPoolExecutor(1, "tokenizer") as thread:
+        ahead = [thread.submit(encode, part) for part in parts[:1]]
+        for number, rows in enumerate(parts, 1):
+            batch = ahead.pop().result()
+            ahead = [thread.submit(encode, part) for part in parts[number : number + 1]]
+            yield rows, batch
 
 
-def _explain_rows(
+def _explain_all(
     subject: Subject,
     method: Method,
-    texts: Sequence[Text],
+    encoded: Batch,
     targets: Sequence[Any],
-    rows: list[int],
     sites: tuple[int, ...],
     settings: dict[str, Any],
-) -> list[Attribution]:
-    """Explain some of the texts as one batch, or in halves where memory does not suffice."""
+    size: BatchSize,
+) -> Iterator[tuple[int, Attribution]]:
+    """The numbers of encoded texts with their attributions, in batches that fit into memory."""
+    lengths = encoded.lengths.tolist()
 
-    def work(some: list[int]) -> list[Attribution]:
-        wanted = [targets[i] for i in some]
-        batch = subject.encode([texts[i] for i in some], wanted)
+    def work(rows: list[int]) -> list[Attribution]:
+        batch = encoded.take(rows).first_columns(max(lengths[i] for i in rows))
+        wanted = [targets[i] for i in rows]
         request = Request(subject, batch, sites, wanted, settings["seed"], settings["baselines"])
-        scores = run_method(request, method, settings)
-        return records(request, method, scores, {**method.options, **settings})
+        with subject.frozen():
+            scores = run_method(request, method, settings)
+            return records(request, method, scores, {**method.options, **settings})
 
-    return [attribution for _, made in in_halves(work, rows) for attribution in made]
+    for rows in size.cut(lengths):
+        for some, made in size.within_memory(work, rows):
+            yield from zip(some, made, strict=True)
 
 
 def run_method(request: Request, method: Method, settings: dict[str, Any]) -> Tensor:
@@ -147,32 +161,28 @@ def records(request: Request, method: Method, scores: Tensor, settings: dict[str
     """Attributions from a batch's scores (examples, sites, tokens)."""
     batch, task = request.batch, request.subject.task
     values = finite_scores(method, scores)
+    valid, special, segments = (one.cpu().numpy() for one in (batch.valid, batch.special, batch.segments))
     predictions = task.describe(task.predict(request.reference, batch), batch)
     targets = task.describe(request.target, batch)
     shown = shown_settings(settings)
-    out = []
-    for i in range(len(batch)):
-        where = batch.valid[i].cpu().numpy()
-        out.append(
-            Attribution(
-                text=batch.texts[i],
-                tokens=batch.tokens[i],
-                offsets=batch.offsets[i],
-                special=tuple(batch.special[i].cpu().numpy()[where].tolist()),
-                segments=tuple(batch.segments[i].cpu().numpy()[where].tolist()),
-                sites=request.sites,
-                scores=values[i][:, where],
-                prediction=predictions[i],
-                target=targets[i],
-                method=method.name,
-                settings=shown
-                | request.notes.get(i, {})
-                | ({"truncated": True} if batch.truncated[i] else {}),
-                merge=method.merge,
-                parts=() if isinstance(batch.texts[i], str) else task.parts,
-            )
+    return [
+        Attribution(
+            text=text,
+            tokens=batch.tokens[i],
+            offsets=batch.offsets[i],
+            special=tuple(special[i][valid[i]].tolist()),
+            segments=tuple(segments[i][valid[i]].tolist()),
+            sites=request.sites,
+            scores=values[i][:, valid[i]],
+            prediction=predictions[i],
+            target=targets[i],
+            method=method.name,
+            settings=shown | request.notes_on(i),
+            merge=method.merge,
+            parts=() if isinstance(text, str) else task.parts,
         )
-    return out
+        for i, text in enumerate(batch.texts)
+    ]
 
 
 def finite_scores(method: Method, scores: Tensor) -> np.ndarray:

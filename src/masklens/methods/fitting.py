@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..progress import track
 from .registry import Request
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -14,13 +15,15 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def fitted(request: Request, state: Tensor, start: float, n_steps: int, lr: float, loss: Loss) -> Tensor:
-    """The numbers (examples, tokens) after so many steps of centered RMSprop, one noise sample a step.
+    """The numbers (examples, tokens) after so many steps of centered RMSprop, one noise sample per step.
 
     The losses of the texts are minimised each by itself: they share no number.
     """
-    numbers = torch.full(request.batch.shape, start, device=state.device, requires_grad=True)
+    numbers = torch.full(
+        request.batch.shape, start, device=state.device, dtype=torch.float32, requires_grad=True
+    )
     optimizer = torch.optim.RMSprop([numbers], lr=lr, centered=True)
-    for _, noise in zip(range(n_steps), request.draws(state.shape[-1]), strict=False):
+    for _, noise in zip(track(range(n_steps), "steps"), request.draws(state.shape[-1]), strict=False):
         with torch.enable_grad():
             value = loss(numbers, noise.to(state)).sum()
         (numbers.grad,) = torch.autograd.grad(value, numbers)

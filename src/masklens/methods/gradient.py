@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from ..errors import SiteError
+from ..progress import track
 from .baselines import absent_state
 from .batching import pairs, rows_at_once, site_by_site, stacked
 from .registry import Request, check_choice, check_count, register
 
 Objective = Callable[[Tensor, Tensor], Tensor]
-"""from an output and a target to one value an example"""
+"""from an output and a target to one value per example"""
 
 
 class Slope(NamedTuple):
@@ -131,7 +132,7 @@ def _shared_path(
 
 
 def reduced(gradient: Tensor, norm: str) -> Tensor:
-    """One number a token from a gradient (..., width): "l2" or "l1" norm, or the signed "sum"."""
+    """One number per token from a gradient (..., width): "l2" or "l1" norm, or the signed "sum"."""
     check_choice("norm", norm, "l2", "l1", "sum")
     return gradient.sum(-1) if norm == "sum" else gradient.norm(p=int(norm[1]), dim=-1)
 
@@ -207,9 +208,9 @@ def smooth_gradient(
     """The gradient averaged over `n_samples` noisy copies of the state: (examples, tokens, width)."""
     state = request.states()[site]
     spread = noise * _range(state, request.batch.valid)  # (examples, 1, 1)
-    share = torch.tensor([1 / n_samples])
+    share = torch.tensor([1 / n_samples], dtype=torch.float32)
     total = torch.zeros_like(state)
-    for _, sample in zip(range(n_samples), request.draws(state.shape[-1]), strict=False):
+    for _, sample in zip(track(range(n_samples), "samples"), request.draws(state.shape[-1]), strict=False):
         noisy = fixed(state + spread * sample.to(state))
         total += path_gradient(request, site, noisy, share, internal_batch_size, objective)
     return total

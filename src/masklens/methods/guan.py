@@ -1,4 +1,4 @@
-"""The noise-based information measure of Guan et al. 2019, with one noise level a token."""
+"""The noise-based information measure of Guan et al. 2019, with one noise level per token."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from torch import Tensor
 from .batching import stacked
 from .fitting import Loss, fitted
 from .registry import Request, check_choice, check_count, register
+
+START = -5.0
+"""raw of every token at first: sigma = 0.007"""
 
 
 @register(
@@ -28,19 +31,19 @@ def guan(
     n_steps: int = 50,
     lr: float = 0.1,
     weight: float = 0.1,
-    start: float = -5.0,
     score: str = "inverse",
 ) -> Tensor:
     """1 / sigma of each token, sigma being the largest noise that leaves the output nearly as it was.
 
     Minimises, over sigma = softplus(raw), the squared change of the output for h + sigma e, e ~ N(0, 1),
-    minus weight x the noise's entropy, sum log sigma over the text's tokens. One noise sample a step,
+    minus weight x the noise's entropy, sum log sigma over the text's tokens. One noise sample per step,
     centered RMSprop, each text by itself.
 
     Args:
-        n_steps, lr, weight: the DiffMask paper's settings for SST. Its toy task: 500 steps, weight 1 over
-            1,000 texts together, that is 0.001 for each; SQuAD: 500 steps, weight 5.
-        start: raw at the start.
+        n_steps: steps of learning for a text; the default is the DiffMask paper's for SST, whose toy task
+            and SQuAD use 500.
+        weight: what the noise's entropy is worth; 0.1 for SST, 0.001 for the toy task (1 over 1,000 texts
+            together), 5 for SQuAD.
         score: "inverse" for 1 / sigma, or "negative" for -sigma (the paper's SST figure).
     """
     check_count("n_steps", n_steps)
@@ -48,7 +51,7 @@ def guan(
 
     def levels(site: int) -> Tensor:
         loss = _cost_of_noise(request, site, weight)
-        return F.softplus(fitted(request, request.states()[site], start, n_steps, lr, loss))
+        return F.softplus(fitted(request, request.states()[site], START, n_steps, lr, loss))
 
     sigma = stacked(request, levels)
     return 1 / sigma if score == "inverse" else -sigma

@@ -7,22 +7,23 @@ Special tokens are never taken away and score 0.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import MethodError
 from ..model.batch import Batch
+from ..progress import track
 from .baselines import absent_state, mask_or_zero
 from .batching import masked_at, rows_at_once, site_by_site
 from .gradient import fixed, path_gradient
 from .registry import Request, check_count, register
 
 
-class Game:
+class ValueFunction:
     """The score of texts at a site, as a function of the tokens that are kept.
 
     Where tokens are taken away in units, the first token of a unit stands for all of it.
@@ -83,15 +84,17 @@ def covering(lengths: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
     return torch.tensor(views, device=keep.device), torch.tensor(served, device=keep.device)
 
 
-def played(request: Request, internal_batch_size: int | None, score: Callable[[Game], Tensor]) -> Tensor:
-    """(examples, sites, tokens) from what a game at a site gives, (examples, tokens)."""
-    return site_by_site(request, lambda part, site: score(Game(part, site, internal_batch_size)))
+def at_each_site(
+    request: Request, internal_batch_size: int | None, score: Callable[[ValueFunction], Tensor]
+) -> Tensor:
+    """(examples, sites, tokens): what `score` gives for the value function at each site."""
+    return site_by_site(request, lambda part, site: score(ValueFunction(part, site, internal_batch_size)))
 
 
 @register(
     "occlusion",
     summary="How far the score falls when a window of tokens is taken away",
-    cost="one a token",
+    cost="one per token",
     paper="Zeiler and Fergus 2014",
     shares=True,
     needs="forward passes",
@@ -105,19 +108,19 @@ def occlusion(request: Request, *, window: int = 1, internal_batch_size: int | N
     check_count("window", window)
     if window > 1 and request.heads is not None:
         raise MethodError(f"a window of {window} tokens cannot be taken away in units; leave window out")
-    return played(request, internal_batch_size, lambda game: _occluded(game, window))
+    return at_each_site(request, internal_batch_size, lambda v: _occluded(v, window))
 
 
-def _occluded(game: Game, window: int) -> Tensor:
+def _occluded(v: ValueFunction, window: int) -> Tensor:
     """Mean fall of the score over the windows of each token: (examples, tokens)."""
-    inside = _windows(game.request.batch.valid, window)  # (examples, windows, tokens)
-    taken = inside & game.free[:, None]
+    inside = _windows(v.request.batch.valid, window)  # (examples, windows, tokens)
+    taken = inside & v.free[:, None]
     rows, which = taken.any(2).nonzero().unbind(1)
-    whole = game.request.subject.task.score(game.request.reference, game.request.target)
-    falls = torch.zeros(taken.shape[:2], device=taken.device)
-    falls[rows, which] = (whole[rows] - game.scores(rows, ~taken[rows, which])).to(falls)
+    whole = v.request.subject.task.score(v.request.reference, v.request.target)
+    falls = torch.zeros(taken.shape[:2], device=taken.device, dtype=torch.float32)
+    falls[rows, which] = (whole[rows] - v.scores(rows, ~taken[rows, which])).to(falls)
     total = torch.einsum("ew,ewt->et", falls, inside.to(falls))
-    return total / inside.sum(1).clamp(min=1) * game.free
+    return total / inside.sum(1).clamp(min=1) * v.free
 
 
 def _windows(valid: Tensor, window: int) -> Tensor:
@@ -133,7 +136,7 @@ def _windows(valid: Tensor, window: int) -> Tensor:
 @register(
     "shapley",
     summary="Shapley values of the tokens, by sampling orders in which they are added",
-    cost="n_samples a token",
+    cost="n_samples per token",
     paper="Castro et al. 2009",
     shares=True,
     needs="forward passes",
@@ -146,29 +149,29 @@ def shapley(request: Request, *, n_samples: int = 25, internal_batch_size: int |
     token, or zero where there is none, unless `baselines` says otherwise.
     """
     check_count("n_samples", n_samples)
-    return played(request, internal_batch_size, lambda game: _mean_rise(game, n_samples))
+    return at_each_site(request, internal_batch_size, lambda v: _mean_rise(v, n_samples))
 
 
-def _mean_rise(game: Game, n_samples: int) -> Tensor:
+def _mean_rise(v: ValueFunction, n_samples: int) -> Tensor:
     """Mean over orders of what each free token adds: (examples, tokens)."""
-    request, free = game.request, game.free
+    request, free = v.request, v.free
     orders = request.noise(n_samples, 1, torch.rand)[..., 0].masked_fill(~free[:, None], torch.inf)
-    ends = game.of_samples(torch.stack([~free, torch.ones_like(free)], dim=1))  # (examples, 2)
-    total = torch.zeros(free.shape, device=free.device)
-    for order in orders.unbind(1):  # one draw a token; they are added from the smallest on
-        total += _rises(game, order.argsort(1).argsort(1), ends)
+    ends = v.of_samples(torch.stack([~free, torch.ones_like(free)], dim=1))  # (examples, 2)
+    total = torch.zeros(free.shape, device=free.device, dtype=torch.float32)
+    for order in orders.unbind(1):  # one draw per token; they are added from the smallest on
+        total += _rises(v, order.argsort(1).argsort(1), ends)
     return total / n_samples
 
 
-def _rises(game: Game, rank: Tensor, ends: Tensor) -> Tensor:
+def _rises(v: ValueFunction, rank: Tensor, ends: Tensor) -> Tensor:
     """What each token adds to those before it: rank (examples, tokens), the free tokens from 0 on."""
-    free = game.free
+    free = v.free
     count = free.sum(1)
     steps = torch.arange(free.shape[1] + 1, device=free.device)
     value = ends[:, 1:].repeat(1, len(steps))  # (examples, steps): the score with that many tokens added
     value[:, 0] = ends[:, 0]
     rows, step = ((steps > 0) & (steps < count[:, None])).nonzero().unbind(1)
-    value[rows, step] = game.scores(rows, ~free[rows] | (rank[rows] < step[:, None])).to(value)
+    value[rows, step] = v.scores(rows, ~free[rows] | (rank[rows] < step[:, None])).to(value)
     return value.diff(dim=1).gather(1, rank) * free
 
 
@@ -193,7 +196,8 @@ def lime(
     of tokens it keeps.
 
     Args:
-        n_samples, drop: how many texts to try, and the probability of a token being taken away in each.
+        n_samples: how many texts with tokens taken away to try.
+        drop: the probability of a token being taken away.
         penalty: of the squared coefficients.
 
     The baseline is the mask token, or zero where there is none, unless `baselines` says otherwise.
@@ -201,16 +205,16 @@ def lime(
     check_count("n_samples", n_samples)
     if not 0 < drop < 1:
         raise MethodError(f"drop is {drop}; it must be between 0 and 1")
-    return played(request, internal_batch_size, lambda game: _surrogate(game, n_samples, drop, penalty))
+    return at_each_site(request, internal_batch_size, lambda v: _surrogate(v, n_samples, drop, penalty))
 
 
-def _surrogate(game: Game, n_samples: int, drop: float, penalty: float) -> Tensor:
+def _surrogate(v: ValueFunction, n_samples: int, drop: float, penalty: float) -> Tensor:
     """The linear model's coefficients (examples, tokens)."""
-    kept = game.request.noise(n_samples, 1, torch.rand)[..., 0] >= drop  # (examples, samples, tokens)
-    kept &= game.free[:, None]
-    values = game.of_samples(kept | ~game.free[:, None])
-    weights = kept.sum(2) / game.free.sum(1, keepdim=True).clamp(min=1)
-    return ridge(kept.double(), values.double(), weights.double(), penalty).float() * game.free
+    kept = v.request.noise(n_samples, 1, torch.rand)[..., 0] >= drop  # (examples, samples, tokens)
+    kept &= v.free[:, None]
+    values = v.of_samples(kept | ~v.free[:, None])
+    weights = kept.double().sum(2) / v.free.sum(1, keepdim=True).clamp(min=1)
+    return ridge(kept.double(), values.double(), weights, penalty).float() * v.free
 
 
 def ridge(features: Tensor, values: Tensor, weights: Tensor, penalty: float) -> Tensor:
@@ -233,46 +237,43 @@ def ridge(features: Tensor, values: Tensor, weights: Tensor, penalty: float) -> 
     paper="Lundberg and Lee 2017",
     quick={"n_samples": 2},
 )
-def gradient_shap(
-    request: Request, *, n_samples: int = 5, noise: float = 0.0, internal_batch_size: int | None = None
-) -> Tensor:
+def gradient_shap(request: Request, *, n_samples: int = 5, internal_batch_size: int | None = None) -> Tensor:
     """(h - b) . gradient at a random point between b and h, averaged over `n_samples`.
 
-    b is drawn from the baselines: zero and the pad token, unless `baselines` says otherwise. With `noise`, h
-    has normal noise of that standard deviation added in each sample.
+    b is drawn from the baselines: zero and the pad token, unless `baselines` says otherwise.
     """
     check_count("n_samples", n_samples)
     return site_by_site(
-        request,
-        lambda part, site: _expected_gradient(part, site, n_samples, noise, internal_batch_size),
+        request, lambda part, site: _expected_gradient(part, site, n_samples, internal_batch_size)
     )
 
 
 def _expected_gradient(
-    request: Request, site: int, n_samples: int, noise: float, internal_batch_size: int | None
+    request: Request, site: int, n_samples: int, internal_batch_size: int | None
 ) -> Tensor:
-    """The mean of (h - b) . gradient over samples of b, of the place between, and of noise on h."""
+    """The mean of (h - b) . gradient over samples of b and of the place between."""
     state = request.states()[site]
-    generators = request.generators()
-    draws = torch.stack([torch.rand(n_samples, 2, generator=g) for g in generators])  # (examples, samples, 2)
+    draws = torch.stack(
+        [torch.rand(n_samples, 2, generator=g, dtype=torch.float32) for g in request.generators()]
+    )
     baselines = _baselines(request, site, state)  # (examples, kinds, tokens, width)
-    which = (draws[..., 0] * baselines.shape[1]).long().to(state.device)
+    which = (draws[..., 0] * baselines.shape[1]).long().to(state.device)  # (examples, samples)
     place = draws[..., 1].to(state)
-    shift = request._noise(generators, n_samples, state.shape[-1], torch.randn) if noise else None
-    total = torch.zeros(state.shape[:2], device=state.device)
-    for k in range(n_samples):
-        noisy = state if shift is None else state + noise * shift[:, k].to(state)
+    total = torch.zeros(state.shape[:2], device=state.device, dtype=torch.float32)
+    for k in track(range(n_samples), "samples"):
         baseline = baselines[torch.arange(len(state)), which[:, k]]
-        way = noisy - baseline
+        way = state - baseline
         point = fixed(baseline + place[:, k, None, None] * way)
-        total += (way * path_gradient(request, site, point, torch.ones(1), internal_batch_size)).sum(-1)
+        total += (
+            way * path_gradient(request, site, point, torch.ones(1, dtype=torch.float32), internal_batch_size)
+        ).sum(-1)
     return total / n_samples
 
 
 @register(
     "deeplift_shap",
     summary="DeepLIFT against several baselines, averaged",
-    cost="4 a baseline",
+    cost="4 per baseline",
     paper="Shrikumar et al. 2017; Lundberg and Lee 2017",
     needs="gradients; captum",
 )
@@ -286,17 +287,7 @@ def deeplift_shap(request: Request, *, internal_batch_size: int | None = None) -
 
     The baselines are zero and the pad token, unless `baselines` says otherwise.
     """
-    captum_attr("deeplift_shap")
     return site_by_site(request, lambda part, site: _mean_deeplift(part, site, internal_batch_size))
-
-
-def captum_attr(method: str) -> ModuleType:
-    """captum.attr, or an error that says what to install."""
-    try:
-        import captum.attr
-    except ImportError as error:
-        raise MethodError(f"{method} needs captum, which is not installed: pip install captum") from error
-    return captum.attr
 
 
 def _mean_deeplift(request: Request, site: int, internal_batch_size: int | None) -> Tensor:
@@ -320,13 +311,12 @@ def _mean_deeplift(request: Request, site: int, internal_batch_size: int | None)
 
 def _deeplift(request: Request, site: int, states: Tensor, baselines: Tensor, rows: Tensor) -> Tensor:
     """captum's DeepLIFT of states (rows, tokens, width) of the texts `rows`: (rows, tokens)."""
-    import warnings
+    from captum.attr import DeepLift  # slow to import
 
-    attr = captum_attr("deeplift_shap")
     with _same_attributes(request.subject.module), warnings.catch_warnings():
         # captum announces its hooks on each call
         warnings.simplefilter("ignore", UserWarning)
-        values = attr.DeepLift(StateReader(request, site)).attribute(
+        values = DeepLift(StateReader(request, site)).attribute(
             states, baselines, additional_forward_args=(rows,)
         )
     return values.detach().sum(-1)
@@ -359,7 +349,7 @@ class StateReader(nn.Module):
 
 
 def _baselines(request: Request, site: int, state: Tensor) -> Tensor:
-    """Two baselines a text in the shape of its state: (examples, 2, tokens, width)."""
+    """Two baselines per text in the shape of its state: (examples, 2, tokens, width)."""
     padded = (
         request.baselines is None and getattr(request.subject.tokenizer, "pad_token_id", None) is not None
     )

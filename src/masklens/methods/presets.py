@@ -75,7 +75,7 @@ def allennlp_integrated(request: Request) -> Tensor:
 
 def preset(
     name: str, method: Callable[..., Tensor], summary: str, cost: str, baselines: Any = None, **options: Any
-) -> Callable[[Request], Tensor]:
+) -> None:
     """Register a method with Thermostat's settings; baselines that the user gives come before its own.
 
     Methods that read gradients work at the output of the whole embedding layer.
@@ -100,13 +100,10 @@ def preset(
         sites="inputs" if needs == "forward passes" else "embeddings",
         exempt=shared if "window" in options else {},
     )(run)
-    return run
 
 
-thermostat_grad_x_activation = preset(
-    "thermostat_grad_x_activation", grad_x_input, "gradient times the embedding layer's output", "2"
-)
-thermostat_integrated = preset(
+preset("thermostat_grad_x_activation", grad_x_input, "gradient times the embedding layer's output", "2")
+preset(
     "thermostat_integrated",
     integrated_gradients,
     "integrated gradients: 25 steps from pad tokens",
@@ -114,23 +111,18 @@ thermostat_integrated = preset(
     "pad",
     n_steps=25,
 )
-thermostat_lime = preset(
+preset(
     "thermostat_lime", lime, "LIME: 25 samples, pad tokens", "25", "pad", n_samples=25, drop=0.3, penalty=1.0
 )
-thermostat_occlusion = preset(
-    "thermostat_occlusion", occlusion, "occlusion: windows of 3 tokens", "one a token", 0, window=3
-)  # captum's own baseline is token id 0, whatever that token is
-thermostat_shapley = preset(
+# captum's own baseline is token id 0, whatever that token is
+preset("thermostat_occlusion", occlusion, "occlusion: windows of 3 tokens", "one per token", 0, window=3)
+preset(
     "thermostat_shapley",
     shapley,
     "Shapley sampling: 25 orders, pad tokens",
-    "25 a token",
+    "25 per token",
     "pad",
     n_samples=25,
 )
-thermostat_gradient_shap = preset(
-    "thermostat_gradient_shap", gradient_shap, "GradientShap: 5 samples", "10", n_samples=5
-)
-thermostat_deeplift_shap = preset(
-    "thermostat_deeplift_shap", deeplift_shap, "DeepLiftShap: zeros and pad tokens as baselines", "8"
-)
+preset("thermostat_gradient_shap", gradient_shap, "GradientShap: 5 samples", "10", n_samples=5)
+preset("thermostat_deeplift_shap", deeplift_shap, "DeepLiftShap: zeros and pad tokens as baselines", "8")

@@ -1,4 +1,4 @@
-"""The registry of methods. A method is a function from a Request to scores, one file a method.
+"""The registry of methods. A method is a function from a Request to scores, one file per method.
 
     @register("gradient", summary="...", cost="...", paper="...")
     def gradient(request: Request, *, norm: str = "l2") -> Tensor:     # (examples, sites, tokens)
@@ -20,6 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..checks import did_you_mean
 from ..errors import MethodError
 from ..model.batch import Batch
 from ..model.subject import Run, Subject
@@ -103,8 +104,12 @@ class Request:
         """Target ids: the prediction unless the user asked for another."""
         return self.subject.task.resolve(self.wanted, self.reference, self.batch)
 
+    def notes_on(self, i: int) -> dict[str, Any]:
+        """What the settings of an example's record say beside the options."""
+        return self.notes.get(i, {}) | ({"truncated": True} if self.batch.truncated[i] else {})
+
     def generators(self) -> list[torch.Generator]:
-        """One CPU generator an example, seeded by the seed and the tokens: the same text gets the same
+        """One CPU generator per example, seeded by the seed and the tokens: the same text gets the same
         noise whatever it is batched with."""
         seeds = (zlib.crc32(f"{self.seed}\0{tokens}".encode()) for tokens in self.batch.tokens)
         return [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -117,10 +122,11 @@ class Request:
         self, generators: Sequence[torch.Generator], draws: int, width: int, kind: Callable[..., Tensor]
     ) -> Tensor:
         valid = self.batch.valid.cpu()
-        out = torch.zeros(len(valid), draws, valid.shape[1], width)
-        for i, generator in enumerate(generators):
+        out = torch.zeros(len(valid), draws, valid.shape[1], width, dtype=torch.float32)
+        for i, (generator, where) in enumerate(zip(generators, valid, strict=True)):
             if not self.shared or i == len(valid) - 1:
-                out[i, :, valid[i]] = kind(draws, int(valid[i].sum()), width, generator=generator)
+                count = int(where.sum())
+                out[i, :, where] = kind(draws, count, width, generator=generator, dtype=torch.float32)
         if self.shared:  # a beginning has the noise of the whole
             out = out[-1:] * valid[:, None, :, None]
         return out.to(self.batch.valid.device)
@@ -156,6 +162,8 @@ class Method:
     """contract checks that do not apply, each with the reason: "zero_effect", "planted", ..."""
     quick: dict[str, Any] = field(default_factory=dict)
     """options that make it cheap, for checks on many models"""
+    prepare: Callable[[Subject, dict[str, Any]], dict[str, Any]] = lambda subject, options: options
+    """makes of the options that were given those that the function takes, such as a lens of its path"""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -173,7 +181,7 @@ class Method:
     def check_options(self, given: Sequence[str]) -> None:
         unknown = [name for name in given if name not in self.options]
         if unknown:
-            allowed = ", ".join(self.options) or "none"
+            allowed = (", ".join(self.options) or "none") + did_you_mean(unknown[0], self.options)
             raise MethodError(f"{self.name} has no option {unknown[0]!r}; its options: {allowed}")
 
 
@@ -207,7 +215,8 @@ def find(name: str) -> Method:
     """The method of that name, or an error that lists what exists."""
     load_all()
     if name not in METHODS:
-        raise MethodError(f"no method {name!r}; there are {', '.join(sorted(METHODS))}")
+        known = sorted(METHODS)
+        raise MethodError(f"no method {name!r}; there are {', '.join(known)}{did_you_mean(name, known)}")
     return METHODS[name]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +13,14 @@ from torch import Tensor
 
 from ..attribution import Text
 from ..errors import TextError
+from .tokenizer import NEARLY_ALL
+
+TOKENIZING = threading.RLock()
+"""one thread at a time: how to cut and pad is a state of a tokenizer"""
+
+
+FEW_TOKENS = 10
+"""of fewer, all may be unknown"""
 
 
 @dataclass(frozen=True)
@@ -45,22 +54,20 @@ class Batch:
     def take(self, rows: Sequence[int]) -> Batch:
         """The given examples, in the given order, repeats allowed."""
         index = moved(torch.as_tensor(rows, dtype=torch.long), self.valid.device)
+        lists = ("tokens", "offsets", "texts", "truncated")
+        chosen: dict[str, Any] = {name: tuple(getattr(self, name)[i] for i in rows) for name in lists}
+        return replace(self._mapped(lambda value: value[index.to(value.device)]), **chosen)
+
+    def _mapped(self, change: Callable[[Tensor], Tensor], marks: bool = True) -> Batch:
+        """The batch with every tensor changed, those of `marks` too unless they have no columns of tokens."""
         return replace(
             self,
-            inputs={name: value[index.to(value.device)] for name, value in self.inputs.items()},
-            valid=self.valid[index],
-            special=self.special[index],
-            segments=self.segments[index],
-            tokens=tuple(self.tokens[i] for i in rows),
-            offsets=tuple(self.offsets[i] for i in rows),
-            texts=tuple(self.texts[i] for i in rows),
-            truncated=tuple(self.truncated[i] for i in rows),
-            marks={name: value[index] for name, value in self.marks.items()},
+            inputs={name: change(value) for name, value in self.inputs.items()},
+            valid=change(self.valid),
+            special=change(self.special),
+            segments=change(self.segments),
+            marks={name: change(value) for name, value in self.marks.items()} if marks else self.marks,
         )
-
-    def repeat(self, times: int) -> Batch:
-        """Each example `times` times in a row."""
-        return self.take([i for i in range(len(self)) for _ in range(times)])
 
     @property
     def by_token(self) -> bool:
@@ -75,45 +82,32 @@ class Batch:
         """The columns that are not padding in every row: (tokens,) bool, where `by_token`."""
         return (self.valid | self.inputs["attention_mask"].bool()).any(0)
 
+    @property
+    def lengths(self) -> Tensor:
+        """How many columns each text needs, (examples,) on the CPU; what comes after them is padding."""
+        if not self.by_token:
+            return torch.full((len(self),), self.shape[1])
+        attended = (self.valid | self.inputs["attention_mask"].bool()).cpu()
+        return (attended * torch.arange(1, self.shape[1] + 1)).amax(1)
+
     def trimmed(self) -> Batch:
         """The batch without the columns that are padding in every row, if the inputs allow it.
 
         The continuation given to a language model is attended to, so it is not padding.
         """
-        if not self.by_token:
+        if not self.by_token or bool(self.columns.all()):
             return self
         columns = self.columns
-        if bool(columns.all()):
-            return self
-        return replace(
-            self,
-            inputs={name: value[:, columns] for name, value in self.inputs.items()},
-            valid=self.valid[:, columns],
-            special=self.special[:, columns],
-            segments=self.segments[:, columns],
-        )
+        return self._mapped(lambda value: value[:, columns], marks=False)
 
     def first_columns(self, count: int) -> Batch:
         """Only the first columns, if the inputs allow it. The other columns must be padding."""
         if count == self.shape[1] or not self.by_token:
             return self
-        return replace(
-            self,
-            inputs={name: value[:, :count] for name, value in self.inputs.items()},
-            valid=self.valid[:, :count],
-            special=self.special[:, :count],
-            segments=self.segments[:, :count],
-        )
+        return self._mapped(lambda value: value[:, :count], marks=False)
 
     def to(self, device: torch.device | str) -> Batch:
-        return replace(
-            self,
-            inputs={name: moved(value, device) for name, value in self.inputs.items()},
-            valid=moved(self.valid, device),
-            special=moved(self.special, device),
-            segments=moved(self.segments, device),
-            marks={name: moved(value, device) for name, value in self.marks.items()},
-        )
+        return self._mapped(lambda value: moved(value, device))
 
 
 def moved(value: Tensor, device: torch.device | str) -> Tensor:
@@ -121,6 +115,24 @@ def moved(value: Tensor, device: torch.device | str) -> Tensor:
     if torch.device(device).type == "cuda" and value.device.type == "cpu":
         return value.pin_memory().to(device, non_blocking=True)
     return value.to(device)
+
+
+def as_texts(texts: Text | Iterable[Text]) -> list[Text]:
+    """A list from one text or from any number of them, also from a generator."""
+    if isinstance(texts, str) or (isinstance(texts, tuple) and len(texts) == 2 and isinstance(texts[0], str)):
+        return [texts]  # type: ignore[list-item]
+    if isinstance(texts, Mapping) or not isinstance(texts, Iterable):
+        raise TextError(f"{texts!r:.80} is no text; give a string, a pair of strings, or a list of them")
+    return [_as_text(i, text) for i, text in enumerate(texts)]
+
+
+def _as_text(number: int, text: Any) -> Text:
+    if isinstance(text, str):
+        return text
+    if isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(part, str) for part in text):
+        return text[0], text[1]
+    hint = ". Of a data set, give a column: dataset['text']" if isinstance(text, Mapping) else ""
+    raise TextError(f"text {number} is {text!r:.80}; a text is a string or a pair of strings{hint}")
 
 
 class TokenizerEncoder:
@@ -149,12 +161,15 @@ class TokenizerEncoder:
         self.accepts = accepts
         self.cut = cut
         self.markers = marker_ids(tokenizer)
+        self.unknown = tokenizer.unk_token_id
 
     def __call__(self, texts: Sequence[Text]) -> Batch:
         for text in texts:
             _check_unicode(text)
         tokenized = zip(texts, self._tokenize_all(texts), strict=True)
         encoded = [self._fitted(text, row) for text, row in tokenized]
+        for text, (row, _) in zip(texts, encoded, strict=True):
+            self._check_known(text, row)
         rows = [one for one, _ in encoded]
         length = max(len(row["input_ids"]) for row in rows)
         inputs = {
@@ -183,13 +198,14 @@ class TokenizerEncoder:
             yield from map(self.tokenize, texts)
             return
         firsts, seconds = (list(texts), None) if kinds == {True} else zip(*texts, strict=True)
-        found = self.tokenizer(
-            list(firsts),
-            None if seconds is None else list(seconds),
-            return_special_tokens_mask=True,
-            return_offsets_mapping=True,
-            verbose=False,
-        )
+        with TOKENIZING:
+            found = self.tokenizer(
+                list(firsts),
+                None if seconds is None else list(seconds),
+                return_special_tokens_mask=True,
+                return_offsets_mapping=True,
+                verbose=False,
+            )
         for i in range(len(texts)):
             lists = {name: values[i] for name, values in found.items()}
             yield self._started_once({**lists, "segments": _segments(found.sequence_ids(i))})
@@ -213,6 +229,16 @@ class TokenizerEncoder:
         cut = self.cut if pair else True
         return self.tokenize(text, truncation=cut, max_length=self.max_length), True
 
+    def _check_known(self, text: Text, row: Mapping[str, Any]) -> None:
+        """Nearly all of a longer text unknown means another language or another model's tokenizer."""
+        plain = [i for i, mark in zip(row["input_ids"], row["special_tokens_mask"], strict=True) if not mark]
+        unknown = plain.count(self.unknown) if self.unknown not in self.markers else 0
+        if unknown >= FEW_TOKENS and unknown > NEARLY_ALL * len(plain):
+            raise TextError(
+                f"the tokenizer does not know {unknown} of the {len(plain)} tokens of the text that starts "
+                f"with {_start(text)}; does it belong to this model, and is the text in a language it knows?"
+            )
+
     def room(self, text: Text, row: Mapping[str, Any]) -> int:
         """How many tokens of a pair's second text fit beside the first text and the special tokens."""
         marked = zip(row["segments"], row["special_tokens_mask"], strict=True)
@@ -231,7 +257,8 @@ class TokenizerEncoder:
         if fast:
             options["return_offsets_mapping"] = True
         # `verbose` off: the length is checked here.
-        row = self.tokenizer(first, second, return_special_tokens_mask=True, verbose=False, **options)
+        with TOKENIZING:
+            row = self.tokenizer(first, second, return_special_tokens_mask=True, verbose=False, **options)
         if fast:
             return self._started_once({**row, "segments": _segments(row.sequence_ids(0))})
         return self._started_once({**row, **self._located(row, first, second)})
@@ -280,7 +307,7 @@ def _check_unicode(text: Text) -> None:
         "".join(text).encode("utf-8")
     except UnicodeEncodeError as error:
         raise TextError(
-            f"the text {text!r:.60} is not valid Unicode ({error.reason}); mend or remove the character"
+            f"the text {text!r:.60} is not valid Unicode ({error.reason}); fix or remove the character"
         ) from error
 
 

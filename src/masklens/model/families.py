@@ -22,7 +22,9 @@ from ..tasks.classification import Classification, MultiLabel, Regression
 from ..tasks.lm import CausalLM, MaskedLM, Seq2SeqLM
 from ..tasks.spans import QuestionAnswering
 from ..tasks.tagging import TokenClassification
+from .places import check_place, not_loaded
 from .tap import Point, overridden
+from .tokenizer import load_tokenizer
 
 Blocks = str | Callable[[nn.Module], Sequence[nn.Module]]
 
@@ -335,31 +337,16 @@ def load_pretrained(
 
     A GGUF file is a causal language model.
     """
+    from safetensors import SafetensorError
+
+    if "subfolder" not in options:
+        check_place(path, gguf_file)
     everywhere: dict[str, Any] = {name: options.pop(name) for name in _WHERE if name in options}
     everywhere["trust_remote_code"] = trust_remote_code
     try:
         return _load(path, dtype, gguf_file, everywhere, options)
-    except OSError as error:
-        raise ModelError(
-            f"no model could be loaded from {os.fspath(path)!r}: {_first_line(error)} Give a folder with "
-            f"config.json, model.safetensors and a tokenizer, or a hub id that can be reached"
-        ) from error
-    except ValueError as error:
-        if "requires `accelerate`" in str(error):
-            raise ModelError(
-                "device_map= needs the package accelerate; install it with: pip install accelerate"
-            ) from error
-        if "trust_remote_code" not in str(error):
-            raise
-        raise ModelError(
-            f"{os.fspath(path)!r} comes with code of its own, which is not run; if you trust its author, "
-            f"give trust_remote_code=True"
-        ) from error
-
-
-def _first_line(error: Exception) -> str:
-    line = str(error).strip().split("\n")[0]
-    return line if line.endswith(".") else f"{line}."
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError) as error:
+        raise not_loaded(path, error) from error
 
 
 def _load(
@@ -380,23 +367,31 @@ def _load(
     if dtype is not None:
         options["dtype"] = dtype
     options["output_loading_info"] = True
+    tokenizer = load_tokenizer(path, everywhere)
     with quiet():
         model, info = getattr(transformers, loader).from_pretrained(path, **everywhere, **options)
     _check_weights(model, info, path)
-    return model, transformers.AutoTokenizer.from_pretrained(path, **everywhere)
+    return model, tokenizer
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the report of transformers about missing and unused weights; `_check_weights` reads them."""
-    from transformers import logging
+    """Silence the report of transformers about missing and unused weights, which `_check_weights` reads, and
+    its bars for reading weights from disk; bars for downloads stay."""
+    from huggingface_hub.utils.tqdm import enable_progress_bars
+    from transformers.utils import logging
 
-    before = logging.get_verbosity()
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    if bars:
+        enable_progress_bars()  # the line before has switched off those of the hub as well
     try:
         yield
     finally:
         logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _check_weights(model: nn.Module, info: Mapping[str, Any], path: Any) -> None:

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import MethodError
+from ..errors import MethodError, ModelError
 from ..tasks.classification import Classification
 from .batch import Batch
 from .families import quiet
+from .places import check_place
 from .subject import Subject
 
 REMEDY = (
@@ -26,25 +27,42 @@ REMEDY = (
     "id, or the model itself"
 )
 
-Head = Callable[[Tensor], Tensor]
+LogitHead = Callable[[Tensor], Tensor]
 """from states (rows, width) to logits (rows, vocabulary) in float32"""
 
 
-def find_head(subject: Subject, given: Any) -> Head:
+def find_head(subject: Subject, given: Any) -> LogitHead:
     """The head of a language model given as an object or a path, or else found with the subject itself.
 
     Any other module is taken as the head itself.
     """
+    model = _find_model(subject, given)
+    if not hasattr(model, "get_output_embeddings"):
+        return lambda states: model(states).float()
+    _check_fit(model, subject)
+    return LanguageHead(model, subject.tokenizer)
+
+
+def find_filler(subject: Subject, given: Any) -> Subject:
+    """The masked language model that is given, or found with the subject: it fills in tokens."""
+    model = _find_model(subject, given)
+    if not type(model).__name__.endswith("ForMaskedLM"):
+        raise MethodError(
+            f"tokens are filled in by a masked language model, this is a {type(model).__name__}; give "
+            f"replace='mask', or Fill(lm_head) with a masked language model of the same vocabulary"
+        )
+    _check_fit(model, subject)
+    return LanguageHead(model, subject.tokenizer).subject
+
+
+def _find_model(subject: Subject, given: Any) -> nn.Module:
     if given is None:
-        given = _own_language_model(subject)
-    elif isinstance(given, str | os.PathLike):
-        given = _from_path(os.fspath(given), subject)
+        return _own_language_model(subject)
+    if isinstance(given, str | os.PathLike):
+        return _from_path(os.fspath(given), subject)
     if not isinstance(given, nn.Module):
         raise MethodError(f"lm_head is a {type(given).__name__}; {REMEDY}")
-    if not hasattr(given, "get_output_embeddings"):
-        return lambda states: given(states).float()
-    _check_fit(given, subject)
-    return LanguageHead(given, subject.tokenizer)
+    return given
 
 
 class LanguageHead:
@@ -88,6 +106,10 @@ def _own_language_model(subject: Subject) -> nn.Module:
 
 
 def _from_path(path: str, subject: Subject) -> nn.Module:
+    try:
+        check_place(path)
+    except ModelError as error:
+        raise MethodError(f"{error}; {REMEDY}") from error
     found = _load(path, local=False)
     if found is None:
         raise MethodError(f"{path!r} holds no language model with its head; {REMEDY}")

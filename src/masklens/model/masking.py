@@ -7,6 +7,7 @@ What becomes of the other tokens is the `how`:
 
     "mask"     they become the mask token and leave attention
     "drop"     they are taken out of the text, and the tokens after them move up
+    "fill"     a masked language model puts the likeliest tokens in their place (see Fill)
     Baseline   their states at a site are replaced; they stay in attention
 
 A token out of attention has no effect on the others, so where the model can be told the places of the
@@ -25,17 +26,16 @@ import torch
 from torch import Tensor
 
 from ..errors import MethodError, ModelError
+from ..progress import track
 from .batch import Batch
 from .families import at_places, takes_positions
-from .memory import even, in_halves
+from .lm_head import find_filler
+from .memory import TOKENS_AT_ONCE, even, in_halves
 from .subject import Subject
 
-Manner = Literal["mask", "drop"]
+Manner = Literal["mask", "drop", "fill"]
 Answer = Callable[[Tensor, Batch, Tensor], Tensor]
 """from the texts of some views (views,), their batch and their output to what is wanted, (views, ...)"""
-
-TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 32768}
-"""tokens of one forward pass, unless another number is given"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +49,28 @@ class Baseline:
     """the unedited states (examples, tokens, width), where they are known: the blocks below are not run"""
 
 
+@dataclass(frozen=True, eq=False)
+class Fill:
+    """Removed tokens are replaced by those that a masked language model finds likeliest there.
+
+    The language model sees the kept tokens and a mask token for each removed one, once. So the model under
+    study reads a whole text, and nothing of the removed tokens but what the kept ones tell.
+    """
+
+    lm_head: Any = None
+    """the pre-trained model with its LM head, as for decoded_gradcam: a path, a hub id or the model itself;
+    by default the one that lies in the subject's own checkpoint"""
+
+
+How = Manner | Tensor | Baseline | Fill
+"""what becomes of removed tokens"""
+
+
 class Masked:
     """Texts ready to be run with some of their tokens taken away.
 
     Args:
-        how: "mask", "drop", a Baseline, or a vector that replaces the word embeddings.
+        how: "mask", "drop", "fill", a Fill, a Baseline, or a vector that replaces the word embeddings.
         pack: whether to run the kept tokens alone where that is the same.
         tokens_at_once: the most tokens of one forward pass.
         like: other texts of the same subject, whose checks of what the model allows hold here too.
@@ -68,16 +85,17 @@ class Masked:
         self,
         subject: Subject,
         batch: Batch,
-        how: Manner | Tensor | Baseline = "mask",
+        how: How = "mask",
         pack: bool = True,
         tokens_at_once: int | None = None,
         like: Masked | None = None,
     ) -> None:
         self.subject, self.batch, self.how = subject, batch, _manner(how)
-        self.fill = _fill_token(subject) if self.how == "mask" else 0
+        self.fill = _fill_token(subject) if self.how == "mask" or isinstance(self.how, Fill) else 0
+        self.language = find_filler(subject, self.how.lm_head) if isinstance(self.how, Fill) else None
         self.removable = self._removable()  # (examples, tokens) bool
         self.tokens_at_once = tokens_at_once or TOKENS_AT_ONCE.get(subject.device.type, 32768)
-        if like is not None or isinstance(self.how, Baseline):
+        if like is not None or isinstance(self.how, Baseline | Fill):
             self.by_text, self.packed = (False, False) if like is None else (like.by_text, like.packed)
             return
         self.by_text = self._reads_by_text()
@@ -92,21 +110,22 @@ class Masked:
         """
         rows, keep = (one.to(self.batch.valid.device) for one in (rows, keep))
         if not len(rows):
-            return torch.zeros(0, device=rows.device)
+            return torch.zeros(0, device=rows.device, dtype=torch.float32)
 
         def work(some: list[int]) -> Tensor:
             return answer(rows[some], *self.run(rows[some], keep[some]))
 
         parts = list(self._parts(rows, keep))
+        shown = track(parts, "running the model")
         with torch.no_grad():
-            found = torch.cat([result for part in parts for _, result in in_halves(work, part)])
+            found = torch.cat([result for part in shown for _, result in in_halves(work, part)])
         places = torch.tensor([place for part in parts for place in part])
         return found[places.argsort().to(found.device)]
 
     def _parts(self, rows: Tensor, keep: Tensor) -> Iterator[list[int]]:
         """The numbers of the views that run together, the longest first."""
         widths = torch.full(rows.shape, self.batch.shape[1], device=rows.device)
-        if not isinstance(self.how, Baseline):
+        if not isinstance(self.how, Baseline | Fill):
             widths = (keep if self.packed else self.batch.valid[rows]).sum(1)
         order, longest = widths.argsort(descending=True, stable=True).tolist(), widths.tolist()
         while order:
@@ -119,6 +138,8 @@ class Masked:
         """One forward pass over views: what the model was given, and its output."""
         if isinstance(self.how, Baseline):
             return self._replaced(rows, keep, self.how)
+        if self.language is not None:
+            return self._filled(rows, keep, self.language)
         return self._visible(rows, keep) if self.packed else self._masked(rows, keep)
 
     def _visible(self, rows: Tensor, keep: Tensor) -> tuple[Batch, Tensor]:
@@ -138,7 +159,7 @@ class Masked:
         batch.inputs["attention_mask"] = batch.inputs["attention_mask"] * valid
         if self.how == "drop":
             return batch, self.subject.run(batch).output
-        with at_places(self.subject.module, places) as positions:
+        with self.subject.frozen(), at_places(self.subject.module, places) as positions:
             batch.inputs.update(positions)
             return batch, self.subject.run(batch).output
 
@@ -165,6 +186,17 @@ class Masked:
             vector = vector[rows.to(vector.device)]
         state = None if how.state is None else how.state[rows]
         return batch, edited_run(self.subject, batch, how.site, state, keep, vector)
+
+    def _filled(self, rows: Tensor, keep: Tensor, language: Subject) -> tuple[Batch, Tensor]:
+        """The whole text, with the language model's tokens where some were removed."""
+        batch = self.batch.take(rows.tolist())
+        hidden, ids = batch.valid & ~keep, batch.inputs["input_ids"]
+        asked = replace(batch, inputs=batch.inputs | {"input_ids": torch.where(hidden, self.fill, ids)})
+        logits = language.run(asked).output  # (views, tokens, vocabulary)
+        logits[..., self.subject.tokenizer.all_special_ids] = -torch.inf
+        filled = torch.where(hidden, logits.argmax(-1).to(ids.device), ids)
+        batch = replace(batch, inputs=batch.inputs | {"input_ids": filled})
+        return batch, self.subject.run(batch).output
 
     def _removable(self) -> Tensor:
         """Special tokens, and tokens that are the mask token already, stay; with a Baseline all can go."""
@@ -260,14 +292,14 @@ def baseline_at(baseline: Tensor, tokens: int) -> Tensor:
     return baseline[torch.arange(tokens, device=baseline.device).clamp(max=len(baseline) - 1)]
 
 
-def _manner(how: Any) -> Manner | Baseline:
+def _manner(how: Any) -> Manner | Baseline | Fill:
     if isinstance(how, Tensor):
         return Baseline(how)
-    if isinstance(how, Baseline) or how in get_args(Manner):
-        return how
+    if isinstance(how, Baseline | Fill) or how in get_args(Manner):
+        return Fill() if how == "fill" else how
     raise MethodError(
-        f"cannot remove tokens by {how!r}; give 'mask', 'drop', a Baseline or a vector that stands for a "
-        f"removed token's word embedding"
+        f"cannot remove tokens by {how!r}; give 'mask', 'drop', 'fill', a Fill, a Baseline or a vector that "
+        f"stands for a removed token's word embedding"
     )
 
 

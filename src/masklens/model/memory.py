@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 
+from ..errors import MethodError
+
 T = TypeVar("T")
+
+TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 32768}
+"""tokens of one forward pass; more do not make it faster"""
+STATES_OF_A_BLOCK = 34
+"""numbers, in widths, that a block keeps of each token for the backward pass (Korthikanti et al. 2022)"""
+SHARE_OF_MEMORY = 0.25
+"""of a GPU's free memory, for one pass"""
 
 
 def even(count: int, limit: int) -> int:
@@ -41,3 +50,53 @@ def in_halves(
 def out_of_memory(error: BaseException) -> bool:
     """Whether memory did not suffice. The CPU's allocator has no error of its own."""
     return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
+
+
+def tokens_at_once(module: torch.nn.Module, device: torch.device) -> int:
+    """The tokens of one pass with gradients: as many as are fast, and as the memory of a GPU takes."""
+    most = TOKENS_AT_ONCE.get(device.type, TOKENS_AT_ONCE["cuda"])
+    config: Any = getattr(module, "config", None)
+    width, blocks = (getattr(config, name, None) for name in ("hidden_size", "num_hidden_layers"))
+    if device.type != "cuda" or not width or not blocks:
+        return most
+    each = STATES_OF_A_BLOCK * blocks * width * next(module.parameters()).element_size()
+    return max(1, min(most, int(SHARE_OF_MEMORY * torch.cuda.mem_get_info(device)[0] / each)))
+
+
+class BatchSize:
+    """How many texts go through a model at once; fewer from when they did not fit into memory on.
+
+    Args:
+        texts: so many. Without it, as many as have `tokens` tokens together, padding included.
+    """
+
+    def __init__(self, texts: int | None, tokens: int) -> None:
+        if texts is not None and texts < 1:
+            raise MethodError(f"batch_size is {texts}; it must be at least 1")
+        self.texts, self.tokens = texts, tokens
+
+    def cut(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """The numbers of texts of these lengths in batches, the longest first: what does not fit shows at
+        once, and texts of like length go together."""
+        order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+        while order:
+            size = self.texts or max(1, self.tokens // max(1, lengths[order[0]]))
+            yield order[:size]
+            order = order[size:]
+
+    def within_memory(
+        self, work: Callable[[list[int]], T], rows: list[int], also: tuple[type[Exception], ...] = ()
+    ) -> Iterator[tuple[list[int], T]]:
+        """`work` on a batch, or on halves of it (see `in_halves`); later batches are smaller then."""
+        tokens = self.tokens
+
+        def tried(some: list[int]) -> T:
+            try:
+                return work(some)
+            except Exception as error:
+                if out_of_memory(error):  # half of what failed
+                    self.texts = self.texts and max(1, min(self.texts, len(some) // 2))
+                    self.tokens = max(1, min(self.tokens, tokens * len(some) // (2 * len(rows))))
+                raise
+
+        yield from in_halves(tried, rows, also)

@@ -21,7 +21,9 @@ from ..errors import ModelError, OutputError, SiteError, TextError
 from ..tasks.base import Task
 from .batch import Batch, TokenizerEncoder
 from .default import HOME
+from .locks import lock_of
 from .tap import Point, Replacement, keeping_hooks, output_lengths, tap
+from .tokenizer import check_tokenizer
 
 
 class Run(NamedTuple):
@@ -39,7 +41,7 @@ class Subject:
         subject = Subject.from_module(net, points=[...], task=..., encode=...)
 
     The model is left unchanged, also after an exception: its mode, requires_grad, hooks and attention
-    implementation.
+    implementation. Several threads may use one subject, or several subjects over one model: they take turns.
     """
 
     module: nn.Module
@@ -61,6 +63,7 @@ class Subject:
 
         model = families.unwrap(model)
         points, blocks = families.find_points(model)
+        check_tokenizer(tokenizer, points[0].module)
         task = task or families.read_task(model, tokenizer)
         encode = TokenizerEncoder(
             tokenizer,
@@ -81,11 +84,14 @@ class Subject:
         tokenizer: Any = None,
         blocks: Mapping[int, Point] | None = None,
     ) -> None:
+        _check_parameters(module)
         self.module, self.tokenizer, self.task = module, tokenizer, task
         self.points, self.blocks = dict(points), dict(blocks or {})
         self._encode = encode
         self._lengths: dict[Point, int] | None = None
         self._frozen = 0
+        self._compiled = False
+        """whether a part is compiled; found when the model is frozen"""
 
     @classmethod
     def from_pretrained(
@@ -110,8 +116,11 @@ class Subject:
         """
         from .families import load_pretrained
 
-        model, tokenizer = load_pretrained(path, dtype, gguf_file, trust_remote_code, **loading)
-        model = _moved(model, device)
+        if device is not None:
+            check_device(device)
+        with outside_inference_mode():
+            model, tokenizer = load_pretrained(path, dtype, gguf_file, trust_remote_code, **loading)
+            model = _moved(model, device)
         if dtype is None and {(p.device.type, p.dtype) for p in model.parameters()} == {
             ("cpu", torch.float16)
         }:
@@ -169,14 +178,16 @@ class Subject:
         Targets, one for each text, matter only if they are part of the input: the continuation of a
         language model.
         """
-        batch = replace(self._encode([self.task.source(text) for text in texts]), texts=tuple(texts))
-        batch = self.task.prepare(batch, None if targets is None else list(targets))
+        with outside_inference_mode():
+            batch = replace(self._encode([self.task.source(text) for text in texts]), texts=tuple(texts))
+            batch = self.task.prepare(batch, None if targets is None else list(targets))
         limit, length = getattr(self._encode, "max_length", None), batch.shape[1]
         if limit is not None and length > limit:
             raise TextError(
                 f"text and continuation have {length} tokens; the model takes {limit}: shorten them"
             )
-        return batch.to(self.device)
+        with outside_inference_mode():
+            return batch.to(self.device)
 
     def check_sites(self, sites: Iterable[int]) -> tuple[int, ...]:
         """The sites as a tuple, or a SiteError for one that this subject does not have."""
@@ -200,8 +211,7 @@ class Subject:
         and the call waits for the GPU.
         """
         record, edits = tuple(record), dict(replace or {})
-        skip = self._skip(batch, edits, record)
-        with self.frozen(), tap(self.points, record, edits, skip) as states:
+        with self.frozen(), tap(self.points, record, edits, self._skip(batch, edits, record)) as states:
             raw = self._call(batch)
         for site, state in states.items():
             _check_state(site, state, batch)
@@ -209,9 +219,7 @@ class Subject:
 
     def _call(self, batch: Batch, **options: Any) -> Any:
         """The module's raw output. Compiled parts run uncompiled: compiled code ignores later hooks."""
-        if not any(
-            getattr(m, "_compiled_call_impl", None) or hasattr(m, "_orig_mod") for m in self.module.modules()
-        ):
+        if not self._compiled:
             return self.module(**batch.inputs, **options)
         with torch.compiler.set_stance("force_eager"):
             return self.module(**batch.inputs, **options)
@@ -236,15 +244,16 @@ class Subject:
         from .families import base_of
 
         model: Any = base_of(self.module)
-        before = getattr(getattr(model, "config", None), "_attn_implementation", None)
-        if before in (None, "eager"):
-            yield
-            return
-        try:
-            model.set_attn_implementation("eager")
-            yield
-        finally:
-            model.set_attn_implementation(before)
+        with lock_of(self.module):
+            before = getattr(getattr(model, "config", None), "_attn_implementation", None)
+            if before in (None, "eager"):
+                yield
+                return
+            try:
+                model.set_attn_implementation("eager")
+                yield
+            finally:
+                model.set_attn_implementation(before)
 
     def attentions(self, batch: Batch) -> dict[int, Tensor]:
         """Attention weights (examples, heads, tokens, tokens) by the site of their block's output."""
@@ -265,11 +274,24 @@ class Subject:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Evaluation mode and frozen parameters inside the block. The blocks may be nested."""
-        if self._frozen:
-            yield
-            return
-        training = [m for m in self.module.modules() if m.training]
+        """Evaluation mode and frozen parameters inside the block, which other threads wait for.
+
+        The blocks may be nested.
+        """
+        with lock_of(self.module), outside_inference_mode():
+            if self._frozen:
+                yield
+            else:
+                with self._freezing():
+                    yield
+
+    @contextmanager
+    def _freezing(self) -> Iterator[None]:
+        modules = list(self.module.modules())
+        self._compiled = any(
+            getattr(m, "_compiled_call_impl", None) or hasattr(m, "_orig_mod") for m in modules
+        )
+        training = [m for m in modules if m.training]
         # By name: a model whose weights are loaded as they are needed makes new parameters.
         learning = {name for name, p in self._parameters() if p.requires_grad}
         self._frozen += 1
@@ -321,14 +343,56 @@ class Subject:
         return lengths if torch.equal(reference, output) else {}
 
 
+@contextmanager
+def outside_inference_mode() -> Iterator[None]:
+    """Nothing is made in torch.inference_mode here: what is made there can never have a gradient."""
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(False), torch.no_grad():
+            yield
+    else:
+        yield
+
+
+def _check_parameters(module: nn.Module) -> None:
+    """Refuse weights that are not there, unless a hook loads them, and weights that allow no gradients."""
+    for part in module.modules():
+        for name, p in part.named_parameters(recurse=False):
+            if p.is_meta and not hasattr(part, "_hf_hook"):
+                raise ModelError(
+                    f"{type(module).__name__} has no weights: {name} is on the meta device; load them first"
+                )
+            if p.is_inference():
+                raise ModelError(
+                    f"{type(module).__name__} was made inside torch.inference_mode, so that it allows no "
+                    f"gradients; load it outside"
+                )
+
+
+def check_device(device: str | torch.device) -> None:
+    """A ModelError for a name that is no device of this machine; for use before a model is loaded."""
+    try:
+        made = torch.device(device)
+        if made.type == "cuda" and (made.index or 0) >= torch.cuda.device_count():
+            raise RuntimeError(f"there are {torch.cuda.device_count()} GPUs that torch can use")
+        if made.type != "cuda":  # a GPU is left to the process that will use it
+            torch.empty(0, device=made)
+    except (RuntimeError, AssertionError) as error:
+        raise _no_device(device, error) from error
+
+
+def _no_device(device: str | torch.device, error: Exception) -> ModelError:
+    return ModelError(
+        f"the model cannot be moved to device {str(device)!r}: {str(error).splitlines()[0]}. Use 'cpu', or a "
+        f"device that this machine and this build of torch have, such as 'cuda' or 'cuda:0'"
+    )
+
+
 def _moved(model: nn.Module, device: str | torch.device | None) -> nn.Module:
     try:
         return model if device is None else model.to(device)
     except (RuntimeError, AssertionError) as error:
-        raise ModelError(
-            f"the model cannot be moved to device {str(device)!r}: {str(error).splitlines()[0]}. Use 'cpu', "
-            f"or a device that this machine and this build of torch have, such as 'cuda' or 'cuda:0'"
-        ) from error
+        assert device is not None
+        raise _no_device(device, error) from error
 
 
 def _check_state(site: int, state: Tensor, batch: Batch) -> None:

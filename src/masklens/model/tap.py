@@ -7,19 +7,24 @@
 
 A replacement is a tensor, or a function from the state to a tensor of the same shape. Gradients flow
 through recorded and replaced states. At the end of the block all hooks are removed, also after an exception.
+A hook sees the calls of every thread: `Subject` holds the model's lock around a tap (see locks.py).
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor, nn
 
 from ..errors import SiteError
+from .locks import lock_of
 
+K = TypeVar("K")
 Replacement = Tensor | Callable[[Tensor], Tensor]
 
 
@@ -43,12 +48,16 @@ class Point:
 
 @contextmanager
 def watch(module: nn.Module, call: Callable[[], None]) -> Iterator[None]:
-    """Inside the block, run `call` before every forward pass of the module. An exception stops the pass."""
-    handle = module.register_forward_pre_hook(lambda *_: call())
+    """Inside the block, run `call` before every forward pass of the module in this thread. An exception stops
+    the pass."""
+    own = threading.get_ident()
+    with lock_of(module):
+        handle = module.register_forward_pre_hook(lambda *_: call() if threading.get_ident() == own else None)
     try:
         yield
     finally:
-        handle.remove()
+        with lock_of(module):
+            handle.remove()
 
 
 @contextmanager
@@ -81,10 +90,12 @@ def tap(
         fired.add(key)
         return state
 
+    skipped = ((point, point.module, length) for point, length in (skip or {}).items())
+    hooked = ((points[key], (points[key].module, points[key].side), key) for key in wanted)
     with ExitStack() as stack:
-        for module, calls in _by_module(skip or {}).items():
-            stack.enter_context(_passing(module, calls))
-        for (module, side), keys in _by_hook({key: points[key] for key in wanted}).items():
+        for module, calls in _by_call(skipped):
+            stack.enter_context(overridden(module, "forward", _passing(module.forward, calls)))
+        for (module, side), keys in _by_call(hooked):
             stack.enter_context(_hooked(module, side, keys, handle))
         yield seen
     missing = [key for key in wanted if key not in fired]
@@ -104,20 +115,12 @@ def _replaced(key: int, state: Tensor, replacement: Replacement) -> Tensor:
     return new.to(device=state.device, dtype=state.dtype)
 
 
-def _by_hook(points: Mapping[int, Point]) -> dict[tuple[nn.Module, str], dict[int | None, int]]:
-    """{(module, side): {call: key}}: one hook serves all calls of a shared module."""
-    groups: dict[tuple[nn.Module, str], dict[int | None, int]] = {}
-    for key, point in points.items():
-        groups.setdefault((point.module, point.side), {})[point.call] = key
-    return groups
-
-
-def _by_module(skip: Mapping[Point, int]) -> dict[nn.Module, dict[int | None, int]]:
-    """{module: {call: output length}}"""
-    groups: dict[nn.Module, dict[int | None, int]] = {}
-    for point, length in skip.items():
-        groups.setdefault(point.module, {})[point.call] = length
-    return groups
+def _by_call(entries: Iterable[tuple[Point, K, int]]) -> Iterable[tuple[K, dict[int | None, int]]]:
+    """Entries (point, group, number) as {call: number} for each group: one hook serves all calls."""
+    groups: dict[K, dict[int | None, int]] = {}
+    for point, group, number in entries:
+        groups.setdefault(group, {})[point.call] = number
+    return groups.items()
 
 
 @contextmanager
@@ -140,10 +143,8 @@ def _hooked(
         hook = module.register_forward_hook(lambda _module, _args, output: edit(output))
     else:
         hook = module.register_forward_pre_hook(pre_hook, with_kwargs=True)
-    try:
+    with hook:
         yield
-    finally:
-        hook.remove()
 
 
 def _with_first(values: Any, edit: Callable[[Tensor], Tensor]) -> Any:
@@ -158,14 +159,11 @@ def _with_first(values: Any, edit: Callable[[Tensor], Tensor]) -> Any:
     raise SiteError(f"a site must hold a tensor or start with one; the module gave {type(values).__name__}")
 
 
-@contextmanager
-def _passing(module: nn.Module, calls: Mapping[int | None, int]) -> Iterator[None]:
-    """Make the module return its first input instead of computing, on the given calls.
+def _passing(compute: Callable[..., Any], calls: Mapping[int | None, int]) -> Callable[..., Any]:
+    """A `forward` that returns its first input instead of computing, on the given calls.
 
     `calls` says for each skipped call what its output looks like: 0 for a bare tensor, n for a tuple of n.
     """
-    own = module.__dict__.get("forward")
-    compute = module.forward
     call = -1
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -177,14 +175,7 @@ def _passing(module: nn.Module, calls: Mapping[int | None, int]) -> Iterator[Non
         state = args[0] if args else next(iter(kwargs.values()))
         return state if length == 0 else (state, *[None] * (length - 1))
 
-    module.forward = forward
-    try:
-        yield
-    finally:
-        if own is None:
-            del module.forward
-        else:
-            module.forward = own
+    return forward
 
 
 @contextmanager
@@ -208,21 +199,18 @@ def output_lengths(points: Iterable[Point]) -> Iterator[dict[Point, int]]:
     A module that returns further tensors cannot be skipped and is left out.
     """
     lengths: dict[Point, int] = {}
-    handles = []
-    for point in points:
 
-        def note(_module: nn.Module, _args: Any, output: Any, point: Point = point) -> None:
-            if isinstance(output, Tensor):
-                lengths[point] = 0
-            elif isinstance(output, tuple) and all(rest is None for rest in output[1:]):
-                lengths[point] = len(output)
+    def note(point: Point, _module: nn.Module, _args: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            lengths[point] = 0
+        elif isinstance(output, tuple) and all(rest is None for rest in output[1:]):
+            lengths[point] = len(output)
 
-        handles.append(point.module.register_forward_hook(note))
-    try:
+    with ExitStack() as stack:
+        for point in points:
+            # torch's handles remove their hook at the end of the block
+            stack.enter_context(point.module.register_forward_hook(partial(note, point)))
         yield lengths
-    finally:
-        for each in handles:
-            each.remove()
 
 
 _HOOKS = (

@@ -10,10 +10,9 @@ import torch
 from ..attribution import Text
 from ..errors import MethodError, TargetError, TextError
 from ..tasks.spans import QuestionAnswering
+from ..words import Span
 from .batch import TokenizerEncoder
 from .subject import Subject
-
-Span = tuple[int, int]
 
 
 class Window(NamedTuple):
@@ -28,7 +27,7 @@ class Window(NamedTuple):
         return self.start + len(self.pair[1])
 
 
-class Answer(NamedTuple):
+class WindowAnswer(NamedTuple):
     """The best answer in one window."""
 
     score: float
@@ -147,13 +146,15 @@ def best_windows(
     return chosen, notes
 
 
-def _best(subject: Subject, found: Sequence[Window], target: Any, batch_size: int) -> tuple[int, Answer]:
+def _best(
+    subject: Subject, found: Sequence[Window], target: Any, batch_size: int
+) -> tuple[int, WindowAnswer]:
     if target is not None and not isinstance(target, str):
         raise TargetError(f"the target is {target!r}; with windows, give the answer's text")
     usable = [i for i, window in enumerate(found) if target is None or target in window.pair[1]]
     if not usable:
         raise TargetError(f"the answer {target!r} is in none of the {len(found)} windows of the context")
-    answers: list[Answer] = []
+    answers: list[WindowAnswer] = []
     for at in range(0, len(usable), batch_size):
         answers += _answers(subject, [found[i] for i in usable[at : at + batch_size]], target)
     best = max(range(len(usable)), key=lambda k: answers[k].score)
@@ -161,12 +162,12 @@ def _best(subject: Subject, found: Sequence[Window], target: Any, batch_size: in
 
 
 @torch.no_grad()
-def _answers(subject: Subject, found: Sequence[Window], target: str | None) -> list[Answer]:
+def _answers(subject: Subject, found: Sequence[Window], target: str | None) -> list[WindowAnswer]:
     batch, task = subject.encode([window.pair for window in found]), subject.task
     output = subject.run(batch).output
     span = task.resolve(target, output, batch)  # (windows, 2) tokens
     rows = zip(found, batch.offsets, span.tolist(), task.score(output, span).tolist(), strict=True)
     return [
-        Answer(score, window.start + offsets[first][0], window.start + offsets[last][1])
+        WindowAnswer(score, window.start + offsets[first][0], window.start + offsets[last][1])
         for window, offsets, (first, last), score in rows
     ]

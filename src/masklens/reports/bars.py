@@ -1,4 +1,4 @@
-"""Horizontal bars with intervals, one a group."""
+"""Horizontal bars with intervals, one per group."""
 
 from __future__ import annotations
 

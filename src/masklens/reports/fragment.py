@@ -1,4 +1,4 @@
-"""One attribution as a fragment of HTML, for a notebook: inline styles only, no script.
+"""One attribution as a fragment of HTML, for a notebook: its own styles only, no script.
 
 Everything that comes from a record is escaped by the template and freed of control and bidirectional
 marks first, so that a text can neither inject anything nor disturb what stands around it.
@@ -16,7 +16,7 @@ import numpy as np
 
 from ..layers import row_name, site_name
 from .colours import MISSING, Scale, Theme, colours, hexadecimal, ink, scale
-from .labels import part_names, printable, shortened
+from .labels import part_names, printable, proof_sentences, shortened, with_probability
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
@@ -69,6 +69,14 @@ class Picture:
     low: str
     high: str
     unit: str
+    proof: str
+    """what verification found, in a sentence; empty where it was not tried"""
+
+    @property
+    def used(self) -> list[str]:
+        """The names of its colours."""
+        cells = [cell for _, row in self.rows for cell in row]
+        return sorted({cell.colour for cell in (*cells, *self.legend)})
 
     @property
     def rows(self) -> Iterator[tuple[str, list[Cell]]]:
@@ -78,8 +86,9 @@ class Picture:
 
 
 def fragment(attribution: Attribution, per_site: bool = False) -> str:
-    """HTML of one attribution with inline styles only, as a notebook shows it."""
-    return template("fragment.html").render(p=picture(attribution, per_site), palette=palette("light"))
+    """HTML of one attribution as a notebook shows it: inline styles, and other colours where it is dark."""
+    shown = picture(attribution, per_site)
+    return template("fragment.html").render(p=shown, palette=palette("light"), dark=palette("dark"))
 
 
 def steps_fragment(generation: Generation) -> str:
@@ -102,7 +111,9 @@ def picture(attribution: Attribution, per_site: bool = False) -> Picture:
     high = "1" if shown.strongest is None else f"{shown.strongest:.3g}"
     return Picture(
         method=printable(a.method),
-        prediction=printable(a.prediction),
+        prediction=printable(
+            with_probability(a.prediction, a.verification) if a.verification else a.prediction
+        ),
         target=printable(a.target),
         settings=tuple(settings),
         sites=names,
@@ -111,6 +122,9 @@ def picture(attribution: Attribution, per_site: bool = False) -> Picture:
         low=f"−{high}" if shown.signed else "0",
         high=high,
         unit=_unit(a, per_site),
+        proof=f"{site_name(a.verification.site)}: {proof_sentences(a.verification)}"
+        if a.verification
+        else "",
     )
 
 
@@ -142,7 +156,7 @@ def _legend(signed: bool) -> tuple[Cell, ...]:
 
 def _unit(a: Attribution, per_site: bool) -> str:
     if per_site:
-        return "numbers are hundredths of each site's largest score"
+        return "numbers are hundredths of each layer's largest score"
     return "numbers are percent" if a.merge == "max" else "numbers are hundredths of the largest score"
 
 

@@ -90,7 +90,7 @@ class Layout:
 def plot(attribution: Attribution, ax: Axes | None = None, per_site: bool = False) -> Axes:
     """Draw the attribution and return the axes; without `ax` on a figure of its own that fits the text.
 
-    Several sites become a map with site 0 at the top and one column a token, one site becomes a line of
+    Several sites become a map with site 0 at the top and one column per token, one site becomes a line of
     coloured tokens. `per_site` divides each site's scores by the site's largest, as in De Cao et al. (2020).
     """
     if ax is None:
@@ -266,12 +266,12 @@ def _legend(ax: Axes, shown: Scale, size: tuple[float, float]) -> None:
     bar.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks], fontsize=8)
     bar.tick_params(length=2, pad=2)
     bar.set_yticks([])
-    label = "share of the site's largest score" if shown.strongest is None else "score"
+    label = "share of the layer's largest score" if shown.strongest is None else "score"
     bar.text(1.06, 0.5, label, transform=bar.transAxes, fontsize=8, va="center", color="#444444")
 
 
 def _title(attribution: Attribution) -> str:
-    where = f" · site: {site_name(attribution.sites[0])}" if len(attribution.sites) == 1 else ""
+    where = f" · layer: {site_name(attribution.sites[0])}" if len(attribution.sites) == 1 else ""
     return _drawable(shortened(caption(attribution) + where, 110))
 
 

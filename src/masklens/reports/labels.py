@@ -10,6 +10,7 @@ from ..layers import site_name
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
+    from ..verification import Verification
 
 PARTS = ("first text", "second text")
 """where a record does not say what its texts are"""
@@ -43,6 +44,63 @@ def caption(attribution: Attribution) -> str:
     about = f"{attribution.method} · target {attribution.target}"
     other = attribution.prediction != attribution.target
     return printable(f"{about} · predicted {attribution.prediction}" if other else about)
+
+
+def with_probability(prediction: str, proof: Verification) -> str:
+    """A prediction with its probability; a number is its own value."""
+    return prediction if _is_number(prediction) else f"{prediction} {chance(proof.probability_before)}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.split()[-1])
+    except (ValueError, IndexError):
+        return False
+    return True
+
+
+def chance(probability: float) -> str:
+    """A probability, or a value, for people."""
+    return f"{probability:.1g}" if 0 < probability < 0.005 else f"{probability:.2f}"
+
+
+def proof_sentences(proof: Verification) -> str:
+    """How few tokens suffice, with the probability that is left, and how random explanations do."""
+    return " ".join(filter(None, (_enough(proof), _beside(proof))))
+
+
+def _enough(proof: Verification) -> str:
+    share, left = f"{proof.needed} of {proof.tokens} tokens", chance(proof.probability_after)
+    if proof.verdict == "ties":
+        return "The scores are equal: there is nothing to verify."
+    if proof.needed == proof.tokens:
+        return f"All {proof.tokens} tokens are needed."
+    if proof.verdict == "not sufficient" or not proof.prediction_kept:
+        return (
+            f"These {share} do not suffice ({left}{'' if proof.prediction_kept else ', another prediction'})."
+        )
+    if proof.verdict == "no better than random":
+        return f"{share} suffice ({left}), but this is no better than random (p = {proof.p_value:.2f})."
+    return f"These {share} suffice ({left})." if proof.needed else f"No token is needed ({left})."
+
+
+def _beside(proof: Verification) -> str:
+    if proof.random_needed is not None and proof.verdict != "ties":
+        return f"Random orders need {round(proof.random_needed)}."
+    if proof.probability_without is None or proof.random_without is None or proof.needed == proof.tokens:
+        return ""
+    own, random = chance(proof.probability_without), chance(proof.random_without)
+    return f"Without them {own}; without as many random ones {random}."
+
+
+def proof_details(proof: Verification) -> str:
+    """The same in nats."""
+    parts = [f"the output moves by {proof.divergence:.3f} nats"]
+    if proof.p_value is not None:
+        parts.append(f"p = {proof.p_value:.2f}")
+    if proof.opened:
+        parts.append(f"{proof.opened} more kept than it says")
+    return ", ".join(parts)
 
 
 def printable(text: str) -> str:

@@ -21,16 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..errors import TargetError
 from ..layers import row_name, site_name
 from ..tasks.answers import exact_match
 from ..words import word_groups
 from .fragment import palette, template
-from .labels import PARTS, emerged, part_names, shortened, visible
+from .labels import PARTS, chance, emerged, part_names, shortened, visible
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
     from ..evaluation.table import Table
-    from ..evaluation.verify import Verification
+    from ..verification import Verification
 
 STEPS = 2**15 - 1
 """a score is kept as a whole number of parts of its site's largest: so many parts"""
@@ -88,6 +89,8 @@ class Grid:
     note: str = ""
     heat: Sequence[int] = ()
     """the columns whose numbers are coloured by size"""
+    lead: bool = False
+    """whether the set opens with it"""
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ def report_data(
     groups = by_text(entries)
     found = (names for group in groups for entry in group if (names := part_names(entry.attribution)))
     if labels is not None and len(labels) != len(groups):
-        raise ValueError(f"{len(labels)} labels for {len(groups)} texts")
+        raise TargetError(f"{len(labels)} gold labels for {len(groups)} texts; give one a text")
     texts = [text_data(group) for group in groups] + list(answers)
     for text, group, label in zip(texts, groups, labels or [], strict=False):
         several = [label] if isinstance(label, str) else list(dict.fromkeys(label))
@@ -140,7 +143,7 @@ def report_data(
         "segments": [visible(name) for name in segments or next(found, PARTS)],
         "settings": share_settings(texts),
         "texts": texts,
-        "parts": [panel_data(panel) for panel in [*proof_panels(groups), *panels]],
+        "parts": [panel_data(panel) for panel in panels],
     }
 
 
@@ -259,13 +262,25 @@ def over(a: Attribution) -> str:
     return str(said) if said else "inputs" if a.sites in ((0,), (1,)) else "states"
 
 
+VERDICTS = ("sufficient", "no better than random", "not sufficient", "ties")
+
+
 def proof_data(proof: Verification) -> list[Any]:
-    """Divergence, whether the prediction stayed, the share of tokens removed, their numbers; and how many
-    more a guard kept, if any."""
-    divergence = proof.divergence if math.isfinite(proof.divergence) else None
-    rounded = None if divergence is None else float(f"{divergence:.4g}")
-    more = [proof.opened] if proof.opened else []
-    return [rounded, int(proof.prediction_kept), round(proof.share_removed, 4), list(proof.removed), *more]
+    """As data.js reads it: the number of the verdict, counts, probabilities, details, the removed tokens."""
+    figures = (proof.divergence, proof.p_value, proof.random_needed)
+    without = (proof.probability_without, proof.random_without)
+    return [
+        None if proof.verdict is None else VERDICTS.index(proof.verdict),
+        int(proof.prediction_kept),
+        proof.needed,
+        proof.tokens,
+        chance(proof.probability_before),
+        chance(proof.probability_after),
+        *(_clean(value) for value in figures),
+        *(None if value is None else chance(value) for value in without),
+        list(proof.removed),
+        proof.opened,
+    ]
 
 
 def quantised(scores: np.ndarray) -> dict[str, Any]:
@@ -299,47 +314,6 @@ def _clean(value: Any) -> Any:
     if isinstance(value, np.integer):
         return int(value)
     return value if value is None or isinstance(value, bool | int) else visible(str(value))
-
-
-MEASURED = ("tokens removed", "prediction kept", "divergence (nats)")
-"""what verification finds"""
-
-
-def proof_panels(groups: Sequence[Sequence[Entry]]) -> list[Panel]:
-    """Over a set of texts: what removing tokens did on average, for each name and site."""
-    proofs: dict[str, dict[int, list[Verification]]] = {}
-    for entry in (entry for group in groups for entry in group):
-        for site, proof in zip(entry.attribution.sites, entry.proofs, strict=False):
-            proofs.setdefault(entry.name, {}).setdefault(site, []).append(proof)
-    if not proofs or len(groups) < 2:
-        return []
-    means = {name: {site: _means(some) for site, some in at.items()} for name, at in proofs.items()}
-    rows = [
-        [name, site_name(site), len(some), *means[name][site]]
-        for name, at in proofs.items()
-        for site, some in at.items()
-    ]
-    note = "Means over texts: what an explanation calls unneeded was removed, and the model ran again."
-    return [*_proof_charts(means), Grid("Verification", ["method", "layer", "texts", *MEASURED], rows, note)]
-
-
-def _means(proofs: Sequence[Verification]) -> list[float]:
-    values = [(p.share_removed, p.prediction_kept, p.divergence) for p in proofs]
-    return [round(float(mean), 4) for mean in np.mean(values, axis=0)]
-
-
-def _proof_charts(means: Mapping[str, Mapping[int, Sequence[float]]]) -> list[Chart]:
-    """The same over layers, for the names that have several."""
-    several = {name: at for name, at in means.items() if len(at) > 1}
-    if not several:
-        return []
-    return [
-        layer_chart(
-            f"Verification: {what}",
-            {name: {site: values[i] for site, values in at.items()} for name, at in several.items()},
-        )
-        for i, what in enumerate(MEASURED)
-    ]
 
 
 def evaluation_panels(table: Table) -> list[Panel]:
@@ -383,21 +357,25 @@ def _metrics_grid(table: Table) -> Grid:
 
 def report_html(data: Mapping[str, Any], live: Mapping[str, Any] | None = None) -> str:
     """The page; with `live`, what the page of `masklens serve` has to know about its server."""
-    script, style = _script(live is not None), _style()
-    policy = [
+    return template("viewer.html").render(
+        title=data["title"],
+        policy=content_policy(live is not None),
+        script=_script(live is not None),
+        style=_style(),
+        data=embedded({**data, **({"live": live} if live else {})}),
+    )
+
+
+def content_policy(live: bool) -> str:
+    """What the page may do: run its own script, use its own style and, if it is live, ask its server."""
+    rules = [
         "default-src 'none'",
-        f"script-src {_hash(script)}",
-        f"style-src {_hash(style)}",
+        f"script-src {_hash(_script(live))}",
+        f"style-src {_hash(_style())}",
         "base-uri 'none'",
         "form-action 'none'",
     ]
-    return template("viewer.html").render(
-        title=data["title"],
-        policy="; ".join([*policy, "connect-src 'self'"] if live else policy),
-        script=script,
-        style=style,
-        data=embedded({**data, **({"live": live} if live else {})}),
-    )
+    return "; ".join([*rules, "connect-src 'self'"] if live else rules)
 
 
 def embedded(data: Any) -> str:

@@ -11,13 +11,15 @@ from ..attribution import Attribution
 from ..errors import FileError
 from ..evaluation.imported import holds_attributions as holds_attributions
 from ..evaluation.table import Table
-from ..evaluation.verify import verify_sites
+from ..evaluation.verify import Question, Verifier
 from ..files import check_writable, whole
 from ..generation import Generation
+from ..verification import Verification
 from .generation import generation_data
 from .knowledge import knowledge_chart
 from .overview import overview
 from .page import Entry, Panel, evaluation_panels, report_data, report_html
+from .proofs import by_name, proof_panels
 
 Sets = Mapping[str, Sequence[Attribution]]
 
@@ -34,7 +36,7 @@ def report(
     title: str = "masklens report",
     subject: Any = None,
     lenses: Sequence[Any] = (),
-    keep: float = 0.5,
+    keep: float | None = None,
     labels: Sequence[str | Sequence[str]] | None = None,
     evaluation: Table | None = None,
     panels: Sequence[Panel] = (),
@@ -63,16 +65,16 @@ def report(
     check_writable(path)
     answers = _generations(attributions)
     sets = {} if answers else named(attributions)  # type: ignore[arg-type]
-    entries = [
-        entry for name, chosen in sets.items() for entry in prove(chosen, name, subject, lenses, keep, guard)
-    ]
+    question = Question(keep=keep, guard=guard)
+    entries, random = prove_all(sets, subject, lenses, question)
     further = [
+        *proof_panels(by_name(entries), random, evaluation, seconds_a_text(sets)),
         *knowledge_chart(lenses),
         *(evaluation_panels(evaluation) if evaluation else []),
         *overview(sets, parts_of_speech),
         *panels,
     ]
-    made = (generation_data(one, subject, keep) for one in answers)
+    made = (generation_data(one, subject, 0.5 if keep is None else keep) for one in answers)
     data = report_data(entries, title, labels, further, answers=made)
     with whole(path) as part:
         part.write_text(report_html(data), encoding="utf-8")
@@ -100,18 +102,40 @@ def display_name(attribution: Attribution) -> str:
     return f"{attribution.method} ({said})" if said else attribution.method
 
 
+def seconds_a_text(sets: Sets) -> dict[str, float]:
+    """What each method took, where it is known."""
+    taken = {name: (getattr(chosen, "seconds", None), len(chosen)) for name, chosen in sets.items()}
+    return {name: seconds / count for name, (seconds, count) in taken.items() if seconds and count}
+
+
+def prove_all(
+    sets: Sets, subject: Any, lenses: Sequence[Any], question: Question
+) -> tuple[list[Entry], list[Verification]]:
+    """All attributions with their verification, and the verification of a random order of each text.
+
+    Sets of the same texts share what was run.
+    """
+    entries: list[Entry] = []
+    verifier: Verifier | None = None
+    for name, chosen in sets.items():
+        texts = [a.text for a in chosen]
+        if subject is not None and (verifier is None or verifier.texts != texts):
+            verifier = Verifier(subject, texts)
+        entries += prove(chosen, name, verifier, lenses, question)
+    return entries, verifier.random(question) if verifier and len(verifier.texts) > 1 else []
+
+
 def prove(
     attributions: Sequence[Attribution],
     name: str,
-    subject: Any = None,
+    verifier: Verifier | None = None,
     lenses: Sequence[Any] = (),
-    keep: float = 0.5,
-    guard: float | None = None,
+    question: Question = Question(),  # noqa: B008 (frozen)
 ) -> Iterator[Entry]:
     """Attributions as the viewer shows them, each with what its verification found at every site."""
-    sites = attributions[0].sites if subject is not None and attributions else ()
+    sites = attributions[0].sites if verifier is not None and attributions else ()
     replace = _replacement(attributions[0], lenses) if sites else None
-    proofs = verify_sites(subject, attributions, sites, keep, replace, guard=guard) if sites else []
+    proofs = verifier.at_sites(attributions, sites, replace, question) if verifier and sites else []
     for i, attribution in enumerate(attributions):
         yield Entry(attribution, name, [there[i] for there in proofs])
 

@@ -1,7 +1,8 @@
 """`masklens serve`: the viewer on this machine, with a box to type texts into.
 
 The server listens on 127.0.0.1 only, answers only requests that were meant for it (Host) and made by its own
-page (Origin), and takes only short bodies. Explanations are made one at a time (see queue.py).
+page (Origin), takes only short bodies, and waits for none of them long. Explanations are made one at a time
+(see queue.py).
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ import json
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 from ..attribution import Text, record
 from ..errors import MasklensError, MethodError
+from ..evaluation.verify import Verifier
 from ..layers import in_layers
 from ..methods.explain import explain
 from ..model.subject import Subject
 from ..model.tap import watch
 from ..tasks.spans import QuestionAnswering
-from .page import Entry, report_data, report_html, text_data
+from .page import Entry, content_policy, report_data, report_html, text_data
 from .queue import ENDED, Queue, Submission
 from .report import prove
 from .ways import Way, ways
@@ -32,10 +36,14 @@ LONGEST_TEXT = 20_000
 MOST_METHODS = 12
 OVERLAP = 128
 """tokens that windows share, over a context that is too long for the model"""
+PATIENCE = 20.0
+"""seconds in which a whole request must come"""
+POLICY = "Content-Security-Policy"
 HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -62,8 +70,11 @@ def explainer(subject: Subject, choices: Mapping[str, Way], seed: int = 0) -> Ca
                     way = choices[name]
                     options = {**way.options, **common, "sites": _sites(way, submission)}
                     made = explain(subject, [submission.text], way.method.name, submission.target, **options)
-                    entries += prove(made, name, subject, way.lenses)
-                    submission.attributions += made
+                    shown = list(prove(made, name, Verifier(subject, [a.text for a in made]), way.lenses))
+                    entries += shown
+                    submission.attributions += [
+                        replace(entry.attribution, verification=entry.proofs[-1]) for entry in shown
+                    ]
                 except MasklensError as error:
                     submission.problems.append(f"{name}: {in_layers(str(error))}")
                 submission.done += 1
@@ -99,7 +110,9 @@ def application(subject: Subject, queue: Queue, choices: Mapping[str, Way], port
 
     async def page(request: Request) -> Response:
         waiting = [one.id for one in queue.submissions() if one.state not in ENDED]
-        return HTMLResponse(report_html(data(), {**about(subject, choices), "waiting": waiting}))
+        html = report_html(data(), {**about(subject, choices), "waiting": waiting})
+        rules = f"{content_policy(live=True)}; frame-ancestors 'none'"
+        return HTMLResponse(html, headers={POLICY: rules})
 
     async def submit(request: Request) -> Response:
         submission = queue.submit(read_submission(await read_body(request), choices))
@@ -165,7 +178,9 @@ def guarded(app: Any, hosts: set[str]) -> Any:
 
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers.setdefault(POLICY, "default-src 'none'; frame-ancestors 'none'")
             await send(message)
 
         reason = foreign(Headers(scope=scope), hosts)
@@ -263,19 +278,75 @@ def serve(
     ready: Callable[[str], None] = print,
 ) -> None:
     """Serve the page until interrupted; `ready` is called with its address. Port 0 takes any free one."""
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise MethodError("masklens serve needs more packages: pip install 'masklens[serve]'") from error
+    check_installed()
+    import uvicorn
+
     listening = bound(port)
     port = listening.getsockname()[1]
     choices = ways(lenses, lm_head)
     queue = Queue(explainer(subject, choices, seed))
     app = application(subject, queue, choices, port, title)
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3, server_header=False)
     listening.listen()  # from here on a browser that comes early waits, and is not turned away
     ready(f"http://{HOST}:{port}/")
-    uvicorn.Server(config).run(sockets=[listening])
+    uvicorn.Server(server_config(app)).run(sockets=[listening])
+
+
+def server_config(app: Any, patience: float = PATIENCE) -> Any:
+    """How uvicorn runs the application: quietly, and with little patience."""
+    import uvicorn
+
+    return uvicorn.Config(
+        app,
+        http=impatient(patience),
+        log_level="warning",
+        timeout_graceful_shutdown=3,
+        server_header=False,
+    )
+
+
+def impatient(patience: float) -> type:
+    """A protocol that ends a connection on which no whole request comes, however its parts drip in."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Impatient(H11Protocol):
+        timer: Any = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.watch()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self.watch()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self.watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.stop()
+            super().connection_lost(exc)
+
+        def watch(self) -> None:
+            """Wait for a request, unless there is a whole one that is being answered."""
+            cycle = self.cycle
+            if cycle is not None and not cycle.more_body and not cycle.response_complete:
+                self.stop()
+            elif self.timer is None:
+                self.timer = self.loop.call_later(patience, self.transport.close)
+
+        def stop(self) -> None:
+            if self.timer is not None:
+                self.timer.cancel()
+            self.timer = None
+
+    return Impatient
+
+
+def check_installed() -> None:
+    """Raise a MethodError if the packages that serve the page are not there."""
+    if any(find_spec(name) is None for name in ("uvicorn", "starlette")):
+        raise MethodError("masklens serve needs more packages: pip install 'masklens[serve]'")
 
 
 def bound(port: int) -> socket.socket:

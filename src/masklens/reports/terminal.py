@@ -16,12 +16,21 @@ from rich.text import Text
 
 from ..layers import site_name
 from .colours import Scale, colours, hexadecimal, ink, scale
-from .labels import emerged, part_names, printable, shortened, window_note
+from .labels import (
+    emerged,
+    part_names,
+    printable,
+    proof_details,
+    proof_sentences,
+    shortened,
+    window_note,
+    with_probability,
+)
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
-    from ..evaluation.verify import Verification
     from ..generation import Generation
+    from ..verification import Verification
 
 LABEL_WIDTH = 11
 GAP = 1
@@ -55,12 +64,7 @@ class HeatMap:
                 seen = a.segments[columns[0]]
                 yield Text(names[seen], "italic")
             yield block(a, tokens, widths, columns, shown)
-        one = (
-            "the numbers are probabilities"
-            if a.merge == "max"
-            else f"1.00 is a score of {shown.strongest:.3g}"
-        )
-        yield Text(one, "dim")
+        yield Text(legend(a, shown), "dim")
         if emerged(a):
             yield Text(emerged(a))
 
@@ -108,16 +112,28 @@ def answer_proof_line(generation: Generation, proofs: Sequence[Verification]) ->
     )  # fmt: skip
 
 
+def legend(a: Attribution, shown: Scale) -> str:
+    """What the numbers of a map mean."""
+    if a.merge == "max":
+        return "1.00: by what the layer knows, the token is needed; 0.00: it can be replaced"
+    sign = f"; below 0 speaks against {printable(a.target)}" if shown.signed else ""
+    return f"1.00 is a score of {shown.strongest:.3g}{sign}"
+
+
+STYLES = {"sufficient": "bold green", "no better than random": "bold yellow", "not sufficient": "bold red"}
+
+
 def proof_line(attribution: Attribution, proof: Verification) -> Text:
-    """What was removed, and what that did to the output."""
-    gone = " ".join(printable(attribution.tokens[i]) for i in proof.removed) or "nothing"
-    verdict = "stays" if proof.prediction_kept else "changes"
+    """The prediction with its probability, how few tokens suffice and which, and what random orders need."""
+    kept = [
+        i for i in range(len(attribution.tokens)) if i not in proof.removed and not attribution.special[i]
+    ]
+    named = " ".join(printable(attribution.tokens[i]) for i in kept) if proof.removed else ""
     return Text.assemble(
-        ("verified at ", "dim"), site_name(attribution.sites[-1]), (": without ", "dim"), gone,
-        (f" ({proof.share_removed:.0%} of the tokens) the prediction ", "dim"),
-        (verdict, "bold green" if proof.prediction_kept else "bold red"),
-        (f", the output moves by {proof.divergence:.3f} nats", "dim"),
-        (f"; {proof.opened} more kept than it says" if proof.opened else "", "dim"),
+        (printable(with_probability(attribution.prediction, proof)), "bold"), ". ",
+        (proof_sentences(proof), STYLES.get(proof.verdict or "", "")),
+        (f" Kept: {named}." if named else "", ""),
+        (f" ({site_name(proof.site)}; {proof_details(proof)})", "dim"),
     )  # fmt: skip
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..attribution import Text
+from ..attribution import Explanations, Text
 from ..errors import MethodError
-from ..methods.explain import Explanations, explain
+from ..methods.explain import explain
 from ..methods.registry import METHODS, Method, find, load_all
 from ..model.subject import Subject
 

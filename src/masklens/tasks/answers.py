@@ -33,7 +33,7 @@ def gold_answers(label: Any) -> list[str]:
     several = [] if found is None else [found] if isinstance(found, str | int | float) else found
     if not isinstance(several, list | tuple) or not all(isinstance(a, str | int | float) for a in several):
         raise TargetError(
-            f"{label!r:.80} is no gold answer; give a text, a list of texts, or {{'text': [...]}}"
+            f"{label!r:.80} is not a gold answer; give a text, a list of texts, or {{'text': [...]}}"
         )
     return [str(answer) for answer in several]
 
@@ -41,7 +41,7 @@ def gold_answers(label: Any) -> list[str]:
 def answer_scores(predictions: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, float]:
     """Mean exact match and F1 over questions."""
     pairs = list(zip(predictions, golds, strict=True))
-    scores = {"exact_match": exact_match, "f1": token_f1}
+    scores = {"exact_match": exact_match, "f1": word_f1}
     return {name: sum(score(*pair) for pair in pairs) / len(pairs) for name, score in scores.items()}
 
 
@@ -50,7 +50,7 @@ def exact_match(prediction: str, golds: str | Sequence[str]) -> float:
     return _best(lambda said, gold: float(said == gold), prediction, golds)
 
 
-def token_f1(prediction: str, golds: str | Sequence[str]) -> float:
+def word_f1(prediction: str, golds: str | Sequence[str]) -> float:
     """The harmonic mean of precision and recall over words; the best over the gold answers."""
     return _best(_f1, prediction, golds)
 

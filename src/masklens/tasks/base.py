@@ -60,6 +60,10 @@ class Task(ABC):
         """The log-probability that the model gives the target: (examples,)."""
         return self.score(F.log_softmax(output.float(), -1), target)
 
+    def confidence(self, output: Tensor, target: Tensor) -> Tensor:
+        """What people are shown of a target: its probability, or a number's own value: (examples,)."""
+        return self.log_probability(output, target).exp()
+
     @abstractmethod
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         """How far the output moved from the reference, in nats, at least 0: (examples,)."""
@@ -77,6 +81,11 @@ class Task(ABC):
         same = self.predict(reference, batch) == self.predict(output, batch)
         return same.reshape(len(batch), -1).all(1)
 
+    def check_labels(self, labels: Sequence[Any], count: int) -> None:
+        """A TargetError unless there is a label for each of `count` texts; for use before any is run."""
+        if len(labels) != count:
+            raise TargetError(f"{len(labels)} gold labels for {count} texts; give one a text")
+
     def gold(self, labels: Sequence[Any], output: Tensor, batch: Batch) -> list[Any]:
         """What `right` compares decisions with, one for each text, from the user's labels."""
         return list(self.resolve(list(labels), output, batch))
@@ -91,6 +100,6 @@ def per_text(wanted: Any, count: int) -> list[Any]:
     """One target for each of `count` texts, from one target for all or from a list."""
     if isinstance(wanted, list | Tensor):
         if len(wanted) != count:
-            raise TargetError(f"{len(wanted)} targets for {count} texts; give one, or one a text")
+            raise TargetError(f"{len(wanted)} targets for {count} texts; give one, or one per text")
         return list(wanted)
     return [wanted] * count

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..checks import did_you_mean
 from ..errors import TargetError
 from ..model.batch import Batch
 from .base import Task, per_text
@@ -35,6 +36,11 @@ class Classification(Task):
             for i, one in enumerate(per_text(wanted, len(batch)))
         ]
         return torch.tensor(chosen, device=output.device)
+
+    def check_labels(self, labels: Sequence[Any], count: int) -> None:
+        super().check_labels(labels, count)
+        for label in set(labels):
+            class_id(label, self.labels)
 
     def score(self, output: Tensor, target: Tensor) -> Tensor:
         return output.gather(-1, target[:, None])[:, 0]
@@ -135,6 +141,9 @@ class Regression(Classification):
         """Minus half the squared change: the log-density of a unit normal, relative to its peak."""
         return -(self.score(output, target) - target[:, 1]).float().square() / 2
 
+    def confidence(self, output: Tensor, target: Tensor) -> Tensor:
+        return self.score(output, target)
+
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         return (reference - output).float().square().sum(-1) / 2
 
@@ -160,8 +169,8 @@ def class_id(target: Any, labels: Sequence[str] | Mapping[int, str]) -> int:
             return folded.index(target.casefold())
     elif not isinstance(target, bool) and target in range(len(names)):
         return int(target)
-    shown = ", ".join(f"{i} {name!r}" for i, name in enumerate(names[:20]))
-    raise TargetError(f"no class {target!r}; the model has {shown}" + (" ..." if len(names) > 20 else ""))
+    shown = ", ".join(f"{i} {name!r}" for i, name in enumerate(names[:20])) + " ..." * (len(names) > 20)
+    raise TargetError(f"no class {target!r}; the model has {shown}{did_you_mean(target, names)}")
 
 
 def categorical_kl(reference: Tensor, output: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..attribution import Text
 from ..errors import ModelError, TargetError, TextError
-from ..model.batch import Batch
+from ..model.batch import TOKENIZING, Batch
 from .base import Task, per_text
 from .classification import categorical_kl
 
@@ -74,7 +74,8 @@ class LanguageModel(Task):
     def _ids(self, wanted: Any) -> list[int]:
         """Token ids from an id or a string."""
         if isinstance(wanted, str):
-            ids = self.tokenizer(wanted, add_special_tokens=False)["input_ids"]
+            with TOKENIZING:
+                ids = self.tokenizer(wanted, add_special_tokens=False)["input_ids"]
             if not ids:
                 raise TargetError(f"the target {wanted!r} has no tokens")
             return list(ids)
@@ -223,4 +224,5 @@ class Seq2SeqLM(LanguageModel):
     def _written(self, text: Text) -> list[int]:
         if isinstance(text, str) or not text[1]:
             return []
-        return list(self.tokenizer(text_target=text[1], add_special_tokens=False)["input_ids"])
+        with TOKENIZING:
+            return list(self.tokenizer(text_target=text[1], add_special_tokens=False)["input_ids"])

@@ -88,7 +88,7 @@ class QuestionAnswering(Task):
             or not 0 <= wanted[0] <= wanted[1] < count
         ):
             raise TargetError(
-                f"{wanted!r} is no answer; give its text, or (start, end) token numbers with "
+                f"{wanted!r} is not an answer; give its text, or (start, end) token numbers with "
                 f"0 <= start <= end < {count}"
             )
         return int(wanted[0]), int(wanted[1])

@@ -116,6 +116,25 @@ const sitesOf = (maps) => [...new Set(maps.flatMap((m) => m.sites))].sort((a, b)
 const proofOf = (map, row) => {
   const found = map.proofs?.[map.proofs.length === 1 ? 0 : row];
   if (!found) return undefined;
-  const [divergence, kept, removed, tokens, opened = 0] = found;
-  return { divergence, kept: !!kept, removed, tokens: new Set(tokens), opened };
+  const [verdict, kept, needed, tokens, before, after, divergence, p, randomNeeded, without, randomWithout, removed, opened] =
+    found;
+  return {
+    verdict: VERDICTS[verdict],
+    kept: !!kept,
+    needed,
+    tokens,
+    before,
+    after,
+    divergence,
+    p,
+    randomNeeded,
+    without,
+    randomWithout,
+    removed: new Set(removed),
+    opened,
+  };
 };
+const VERDICTS = ["sufficient", "no better than random", "not sufficient", "ties"];
+
+// The proof of a map at the chosen layer, which its card shows and the list marks.
+const proofNow = (map) => proofOf(map, state.site == null ? map.sites.length - 1 : rowAt(map, state.site));

@@ -7,21 +7,19 @@ const SORTS = {
     "prediction",
     (a, b) => data.texts[a].prediction.localeCompare(data.texts[b].prediction) || a - b,
   ],
-  divergence: ["largest divergence", (a, b) => divergenceOf(b) - divergenceOf(a) || a - b],
+  needed: ["fewest tokens needed", (a, b) => neededOf(a) - neededOf(b) || a - b],
   alphabet: ["A to Z", (a, b) => data.texts[a].text[0].localeCompare(data.texts[b].text[0]) || a - b],
 };
 const FILTERS = {
   all: ["all", () => true],
-  lost: ["prediction lost", (text) => text.maps.some((m) => (m.proofs || []).slice(-1).some((p) => !p[1]))],
+  failed: ["fails verification", (text) => failing(text).length > 0],
   wrong: ["model wrong", (text) => text.wrong],
 };
 
 const tokensOf = (i) => data.texts[i].layouts[0]?.tokens.length ?? 0;
-const divergenceOf = (i) =>
-  Math.max(
-    -1,
-    ...data.texts[i].maps.map((m) => (m.proofs ? (m.proofs[m.proofs.length - 1][0] ?? Infinity) : -1)),
-  );
+const proofsNow = (text) => shownMaps(text).map((map) => [map, proofNow(map)]).filter(([, proof]) => proof);
+const neededOf = (i) => Math.min(1, ...proofsNow(data.texts[i]).map(([, proof]) => proof.needed / (proof.tokens || 1)));
+const failing = (text) => proofsNow(text).filter(([, proof]) => proof.verdict !== "sufficient");
 const searchable = (text) =>
   (text.searchable ??= [...text.text, text.prediction, text.label ?? "", ...text.maps.map((m) => m.target)]
     .join("\n")
@@ -88,10 +86,10 @@ function fillPanel() {
     return made;
   };
   const sorts = Object.entries(SORTS)
-    .filter(([name]) => proofs || name !== "divergence")
+    .filter(([name]) => proofs || name !== "needed")
     .map(([name, [said]]) => [name, said]);
   const filters = Object.entries(FILTERS)
-    .filter(([name]) => name === "all" || (name === "lost" ? proofs : labels))
+    .filter(([name]) => name === "all" || (name === "failed" ? proofs : labels))
     .map(([name, [said]]) => [name, said]);
   $(".panel-row").replaceChildren(
     select("Sort", sorts, "sort"),
@@ -136,17 +134,35 @@ function listItem(i) {
       { class: "item-foot" },
       el("span", { class: "soft", text: i + 1 }),
       isolated(text.prediction, text.wrong ? "wrong" : ""),
-      ...lostMark(text),
+      el("span", { class: "marks" }),
     ),
   );
   lazily(strip, () => drawStrip(strip, text));
+  markProofs(button, text);
   return el("li", {}, button);
 }
 
-const lostMark = (text) =>
-  FILTERS.lost[1](text)
-    ? [el("span", { class: "lost-mark", title: "A verification lost the prediction" }, icon(ICONS.cross))]
-    : [];
+// A tick where all shown methods pass at the chosen layer, else a cross that names those that do not.
+function markProofs(button, text) {
+  const proofs = proofsNow(text),
+    failed = failing(text).map(([map, proof]) => `${map.name}: ${proof.verdict ?? "not compared"}`);
+  const title = failed.length ? failed.join("; ") : "These tokens suffice, and random ones do not";
+  $(".marks", button).replaceChildren(
+    ...(proofs.length
+      ? [
+          el(
+            "span",
+            { class: failed.length ? "lost-mark" : "kept-mark", title: `${siteName(state.site ?? 0)}. ${title}` },
+            icon(ICONS[failed.length ? "cross" : "check"]),
+          ),
+        ]
+      : []),
+  );
+}
+
+function remark() {
+  for (const button of $$(".list [data-text]")) markProofs(button, data.texts[button.dataset.text]);
+}
 
 // The scores of the first map, the mean over its sites.
 function drawStrip(strip, text) {

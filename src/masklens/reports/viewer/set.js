@@ -8,9 +8,10 @@ function setView() {
     charts = data.parts.filter((part) => part.kind === "chart");
   const grids = data.parts.filter((part) => part.kind === "grid");
   for (const [name, parts] of [
+    ["grids lead", grids.filter((part) => part.lead)],
     ["charts", charts],
     ["clouds", clouds],
-    ["grids", grids],
+    ["grids", grids.filter((part) => !part.lead)],
   ]) {
     if (parts.length) page.append(el("div", { class: `parts ${name}` }, ...parts.map(partCard)));
   }

@@ -17,7 +17,10 @@ function textView(index) {
 }
 
 function heading(text, index) {
-  const facts = text.steps ? [] : [el("span", {}, "predicted ", isolated(text.prediction, "label"))];
+  const said = mapsOf(text).map(proofNow).find(Boolean)?.before;
+  const predicted = () =>
+    el("span", {}, "predicted ", isolated(text.prediction, "label"), isNumber(text.prediction) || !said ? "" : ` ${said}`);
+  const facts = text.steps ? [] : [predicted()];
   if (text.label != null)
     facts.push(
       el(
@@ -189,6 +192,7 @@ function goToSite(site) {
     }
     for (const one of $$(".card", view)) one.showSite?.();
   }
+  remark();
 }
 
 function stepSite(by) {
@@ -274,29 +278,53 @@ function cardHead(text, map, where) {
   return el("div", { class: "card-head" }, el("h2", {}, isolated(map.name)), ...facts);
 }
 
+const isNumber = (prediction) => Number.isFinite(Number(prediction.split(" ").pop() || NaN));
+
+// "Sports 0.97. These 4 of 31 tokens suffice (0.95). Random orders need 17." Nats and p are in the details.
 function proofBlock(text, map, row) {
   const proof = proofOf(map, row);
   if (!proof) return [];
-  const moved =
-    proof.divergence == null
-      ? "without bound"
-      : proof.divergence < 0.001
-        ? "less than 0.001 nats"
-        : `${Number(proof.divergence.toPrecision(2))} nats`;
+  const prediction = map.prediction ?? text.prediction,
+    passed = proof.verdict === "sufficient" || (proof.verdict == null && proof.kept);
   const said = el(
     "p",
     {},
-    el("strong", {}, proof.kept ? "Still " : "No longer ", isolated(map.prediction ?? text.prediction)),
-    ` with ${percent(proof.removed)} of the ${text.kind ?? "tokens"} removed; the output moved ${proof.divergence == null ? "" : "by "}${moved}.`,
+    el("strong", {}, isolated(prediction), isNumber(prediction) ? "" : ` ${proof.before}`),
+    `. ${enoughSaid(proof, (text.kind ?? "tokens").slice(0, -1))} ${randomSaid(proof)}`,
     proof.opened ? ` For that, ${proof.opened} more ${proof.opened === 1 ? "was" : "were"} kept than the map says.` : "",
   );
   const verdict = el(
     "div",
-    { class: `proof ${proof.kept ? "kept" : "lost"}` },
-    icon(ICONS[proof.kept ? "check" : "cross"]),
-    said,
+    { class: `proof ${passed ? "kept" : "lost"}`, title: proofDetails(proof) },
+    icon(ICONS[passed ? "check" : "cross"]),
+    el("div", {}, said, el("small", { class: "soft", text: proofDetails(proof) })),
   );
-  return proof.tokens.size ? [verdict, whatIsLeft(text, map, proof)] : [verdict];
+  return proof.removed.size ? [verdict, whatIsLeft(text, map, proof)] : [verdict];
+}
+
+function enoughSaid({ verdict, kept, needed, tokens, after, p }, noun) {
+  const share = `${needed} of ${plural(tokens, noun)}`;
+  if (verdict === "ties") return "The scores are equal: there is nothing to verify.";
+  if (needed === tokens) return `All ${plural(tokens, noun)} are needed.`;
+  if (verdict === "not sufficient" || !kept)
+    return `These ${share} do not suffice (${after}${kept ? "" : ", another prediction"}).`;
+  if (verdict === "no better than random")
+    return `${share} suffice (${after}), but this is no better than random (p = ${p.toFixed(2)}).`;
+  return needed ? `These ${share} suffice (${after}).` : `No ${noun} is needed (${after}).`;
+}
+
+function randomSaid({ verdict, needed, tokens, randomNeeded, without, randomWithout }) {
+  if (verdict === "ties") return "";
+  if (randomNeeded != null) return `Random orders need ${Math.round(randomNeeded)}.`;
+  return without == null || needed === tokens
+    ? ""
+    : `Without them ${without}; without as many random ones ${randomWithout}.`;
+}
+
+function proofDetails({ verdict, divergence, p }) {
+  const moved =
+    divergence == null ? "without bound" : divergence < 0.001 ? "by less than 0.001 nats" : `by ${Number(divergence.toPrecision(2))} nats`;
+  return `${verdict ? `${verdict}; ` : ""}the output moves ${moved}${p == null ? "" : `; p = ${p.toFixed(2)}`}`;
 }
 
 // The text as the model saw it in the proof: what was kept, with a gap for each run of what was not.
@@ -310,10 +338,10 @@ function whatIsLeft(text, map, proof) {
   units.forEach((unit, i) => {
     if (text.text.length > 1 && unit.segment !== units[i - 1]?.segment)
       line.append(el("span", { class: "soft", text: ` ${data.segments[unit.segment]}: ` }));
-    if (unit.special && !proof.tokens.has(i)) return;
+    if (unit.special && !proof.removed.has(i)) return;
     if (!unit.glued) line.append(" ");
     line.append(
-      proof.tokens.has(i) ? el("span", { class: "gone" }, isolated(unit.piece)) : isolated(unit.piece),
+      proof.removed.has(i) ? el("span", { class: "gone" }, isolated(unit.piece)) : isolated(unit.piece),
     );
   });
   return line;

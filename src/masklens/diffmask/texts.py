@@ -1,0 +1,173 @@
+"""Texts that a lens learns from or is judged on: encoded once, with the states and outputs of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..attribution import Text
+from ..model.batch import Batch, moved
+from ..model.subject import Run, Subject
+from ..progress import track
+
+CHUNK = {"cpu": 64, "cuda": 512}
+"""texts of one forward pass without gradients"""
+CHUNK_TOKENS = {"cpu": 8_192, "cuda": 32_768}
+"""and how many tokens at most"""
+FIRST = 256
+"""texts from which statistics of states are taken"""
+
+
+class Drawn(NamedTuple):
+    """Some texts, with the model's unedited output and states."""
+
+    batch: Batch
+    output: Tensor
+    read: Callable[[int, slice], Tensor]
+    """from a site and a slice of the texts to states (texts, tokens, width)"""
+
+    def states(self, texts: slice = slice(None)) -> States:
+        return States(lambda site: self.read(site, texts))
+
+
+class States(dict[int, Tensor]):
+    """States by site, read when they are first asked for."""
+
+    def __init__(self, read: Callable[[int], Tensor]) -> None:
+        super().__init__()
+        self._read = read
+
+    def __missing__(self, site: int) -> Tensor:
+        self[site] = self._read(site)
+        return self[site]
+
+
+class FirstStates(NamedTuple):
+    """States of the first texts: where a probe begins."""
+
+    subject: Subject
+    valid: Tensor
+    """(texts, tokens) bool"""
+    states: States
+    """(texts, tokens, width) each"""
+
+    def tokens(self, site: int) -> Tensor:
+        """(tokens, width)"""
+        return self.states[site][self.valid].float()
+
+    def spread(self, site: int) -> float:
+        """The standard deviation of the states at a site, over all tokens and dimensions."""
+        return float(self.tokens(site).std(0).square().mean().sqrt())
+
+    def first_baseline(self, site: int) -> Tensor:
+        """At the words of a model with a mask token its embedding, else the mean state: (width,)."""
+        mask = getattr(self.subject.tokenizer, "mask_token_id", None)
+        if site == self.subject.sites[0] and mask is not None:
+            return self.subject.points[site].module(torch.tensor([[mask]], device=self.subject.device))[0, 0]
+        return self.tokens(site).mean(0)
+
+    def place_means(self, site: int, places: int) -> Tensor:
+        """How the mean state of each place, from the second on, differs from that of all; 0 where none was:
+        (places, width)."""
+        count = self.valid[:, 1:].sum(0)[:, None]  # (tokens, 1)
+        total = (self.states[site][:, 1:].float() * self.valid[:, 1:, None]).sum(0)
+        found = torch.where(count > 0, total / count.clamp(min=1) - self.tokens(site).mean(0), 0.0)
+        return torch.cat([found, found.new_zeros(max(0, places - len(found)), found.shape[1])])[:places]
+
+
+class FrozenTexts:
+    """Texts encoded once, with the model's unedited outputs and states, which are kept if they fit.
+
+    States are kept without padding, one text after the other. What does not fit into `keep_bytes` is
+    computed again for each batch.
+    """
+
+    def __init__(
+        self, subject: Subject, texts: Sequence[Text], sites: Sequence[int], keep_bytes: int
+    ) -> None:
+        self.subject, self.sites = subject, tuple(sites)
+        self.batch = subject.encode(texts)
+        self.lengths = self.batch.valid.sum(1).cpu()
+        self._kept: Run | None = None
+        one = subject.states(self._batch([int(self.lengths.argmin())]), self.sites)
+        self.widths = {site: state.shape[-1] for site, state in one.states.items()}
+        each = sum(state.shape[-1] * state.element_size() for state in one.states.values())
+        if each * int(self._columns.sum()) <= keep_bytes and one.output.shape[1:] == self._output_shape():
+            self._kept = self._compute_all()
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text."""
+        return int(self.lengths.max())
+
+    @cached_property
+    def _columns(self) -> Tensor:
+        """(texts,): how many columns a text needs; what comes after them is padding."""
+        return self.batch.lengths
+
+    def draw(self, rows: Sequence[int]) -> Drawn:
+        """These texts with their unedited outputs and states."""
+        batch = self._batch(rows)
+        if self._kept is None:
+            run = self.subject.states(batch, self.sites)
+            return Drawn(batch, run.output, lambda site, some: run.states[site][some])
+        keeps = self._kept
+        place = moved(self._places(rows, batch.shape[1]), batch.valid.device)
+        output = keeps.output[moved(torch.tensor(rows), keeps.output.device)]
+        return Drawn(batch, output, lambda site, some: keeps.states[site][place[some]])
+
+    def some_states(self) -> FirstStates:
+        """The states of up to FIRST texts."""
+        drawn = self.draw(list(range(min(FIRST, len(self)))))
+        return FirstStates(self.subject, drawn.batch.valid, drawn.states())
+
+    def _places(self, rows: Sequence[int], width: int) -> Tensor:
+        """Where the states of these rows are kept: (rows, width); padding is at the end of all."""
+        ends, column = self._columns.cumsum(0), torch.arange(width)
+        place = (ends - self._columns)[list(rows), None] + column
+        return torch.where(column < self._columns[list(rows), None], place, ends[-1])
+
+    def chunks(self) -> Iterator[list[int]]:
+        """All rows in order of length, as many at a time as one forward pass takes."""
+        kind = self.subject.device.type
+        size, room = CHUNK.get(kind, CHUNK["cpu"]), CHUNK_TOKENS.get(kind, CHUNK_TOKENS["cpu"])
+        chunk: list[int] = []
+        for row in self.lengths.argsort(stable=True).tolist():
+            if chunk and (len(chunk) == size or (len(chunk) + 1) * int(self.lengths[row]) > room):
+                yield chunk
+                chunk = []
+            chunk.append(row)
+        if chunk:
+            yield chunk
+
+    def _batch(self, rows: Sequence[int]) -> Batch:
+        return self.batch.take(rows).first_columns(int(self._columns[list(rows)].max()))
+
+    def _output_shape(self) -> torch.Size:
+        """The shape of the longest text's output: one that grows with the text cannot be kept."""
+        longest = int(self.lengths.argmax())
+        return self.subject.states(self._batch([longest]), self.sites[:1]).output.shape[1:]
+
+    def _compute_all(self) -> Run:
+        found: Run | None = None
+        room = int(self._columns.sum()) + 1  # the last one is padding's
+        for rows in track(list(self.chunks()), "running the model on the texts"):
+            batch = self._batch(rows)
+            run = self.subject.states(batch, self.sites)
+            if found is None:
+                states = {k: s.new_zeros(room, s.shape[-1]) for k, s in run.states.items()}
+                found = Run(run.output.new_zeros(len(self), *run.output.shape[1:]), states)
+            found.output[torch.as_tensor(rows, device=run.output.device)] = run.output
+            place = self._places(rows, batch.shape[1])
+            inside = place < room - 1
+            for site, state in run.states.items():
+                found.states[site][place[inside].to(state.device)] = state[inside.to(state.device)]
+        assert found is not None
+        return found

@@ -1,0 +1,128 @@
+"""How few tokens of a text suffice, and whether random choices of tokens do as well.
+
+Two questions are asked of an order of a text's tokens:
+
+- *How few suffice?* The search of `fewest`, for the explanation and for random orders alike.
+- *Is it better than random?* The contrast of `contrasts`: how much more of the prediction is left if the text
+  is read from its most important tokens on than from its least important ones. A random order has a contrast
+  around 0, and its reversal the opposite one.
+
+The same random orders serve all methods: `RANDOM_ORDERS` of each text, and their reversals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .masking import Readings, Views
+from .ranking import Ranking, random_rankings
+
+MARGIN = 0.1
+"""nats that the output may move by where tokens suffice"""
+RANDOM_ORDERS = 5
+"""for each text; with their reversals ten"""
+READ = (1 / 4, 1 / 16)
+"""orders are compared by these parts of the tokens, from either end"""
+PARTS = (0, 1 / 16, 1 / 4, 1 / 2, 1)
+"""of the tokens, that random orders are tried with to find how many they need"""
+LARGEST_ODDS = 10.0
+"""log-odds are cut off here: beyond it they are rounding errors"""
+
+
+def suffices(found: Readings, margin: float) -> np.ndarray:
+    """Whether the prediction is kept, and the output within the margin."""
+    return (found.agrees == 1) & (found.divergence <= margin)
+
+
+def fewest(views: Views, ranking: Ranking, margin: float = MARGIN) -> np.ndarray:
+    """How many tokens of each text suffice, most important first, (texts,).
+
+    The text is halved as long as the rest suffices; then the number is found by bisection. So every larger
+    number that was tried suffices too: the smallest that does would often be luck. Tokens with equal scores
+    come together or not at all.
+    """
+    low, high = np.full(len(views), -1), ranking.counts.copy()
+
+    def narrow(rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        enough = suffices(views.read(rows, ranking.first(ranking.untied(counts, rows), rows)), margin)
+        high[rows[enough]], low[rows[~enough]] = counts[enough], counts[~enough]
+        return enough
+
+    rows = np.nonzero(high)[0]
+    while len(rows):
+        enough = narrow(rows, high[rows] // 2)
+        rows = rows[enough & (high[rows] > 0)]
+    while len(rows := np.nonzero((high - low > 1) & (low >= 0))[0]):
+        narrow(rows, (low[rows] + high[rows]) // 2)
+    return high
+
+
+def random_orders(views: Views, seed: int = 0) -> list[Ranking]:
+    """The random orders of each text; it has the same ones whatever is compared with them."""
+    return random_rankings(views, RANDOM_ORDERS, seed)
+
+
+def median_need(views: Views, orders: Sequence[Ranking], margin: float = MARGIN) -> np.ndarray:
+    """How many tokens random orders and their reversals need, the median, (texts,).
+
+    Growing parts of each text are tried, `PARTS`, until at least half of the orders suffice. Between that
+    part and the one before it, the share of orders that suffice is taken to grow evenly.
+    """
+    before, share_before = np.zeros(len(views)), np.zeros(len(views))
+    found, rows = views.counts.astype(float), np.arange(len(views))
+    for part in PARTS:
+        counts = (views.counts[rows] * part).astype(int)
+        share = _holding(views, orders, rows, counts, margin)
+        there, step = share >= 0.5, np.maximum(share - share_before[rows], 0.5 / len(orders))
+        middle = before[rows] + (0.5 - share_before[rows]) / step * (counts - before[rows])
+        found[rows[there]] = middle[there]
+        before[rows], share_before[rows] = counts, share
+        rows = rows[~there]
+    return found
+
+
+def _holding(
+    views: Views, orders: Sequence[Ranking], rows: np.ndarray, counts: np.ndarray, margin: float
+) -> np.ndarray:
+    """The share of the orders and their reversals of which so many tokens suffice, (rows,)."""
+    if (counts == views.counts[rows]).all():
+        return np.ones(len(rows))
+    both = [order.first(counts, rows) for one in orders for order in (one, one.reversed())]
+    found = views.read(np.tile(rows, len(both)), np.concatenate(both))
+    return suffices(found, margin).reshape(len(both), -1).mean(0)
+
+
+def contrasts(views: Views, orders: Sequence[Ranking]) -> np.ndarray:
+    """(orders, texts): the log-odds of the prediction with the first tokens alone, less those with the last
+    alone, summed over the parts in `READ`."""
+    keep = np.stack([part for order in orders for part in _ends(order)], axis=1)  # (texts, views, tokens)
+    odds = log_odds(views.read_steps(keep).log_probability)
+    first, last = odds.reshape(len(views), len(orders), len(READ), 2).transpose(3, 1, 0, 2)
+    return (first - last).sum(-1)
+
+
+def _ends(order: Ranking) -> list[np.ndarray]:
+    parts = [np.maximum(1, (order.counts * part).astype(int)) for part in READ]
+    return [one.first(count) for count in parts for one in (order, order.reversed())]
+
+
+def log_odds(log_probability: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        odds = log_probability - np.log(-np.expm1(np.minimum(log_probability, 0)))
+    return np.clip(odds, -LARGEST_ODDS, LARGEST_ODDS)
+
+
+def p_values(own: np.ndarray, random: np.ndarray) -> np.ndarray:
+    """The place of contrasts (texts,) among those of random orders (orders, texts), itself and all reversals.
+
+    If the explanation is a random order too, all of these are equally likely to be the largest.
+    """
+    alike = np.concatenate([own[None], random])
+    return (np.concatenate([alike, -alike]) >= own).mean(0)
+
+
+def random_sets(orders: Sequence[Ranking], counts: np.ndarray) -> np.ndarray:
+    """(texts, choices, tokens) bool: random choices of so many tokens of each text."""
+    return np.stack([order.first(counts) for one in orders for order in (one, one.reversed())], axis=1)

@@ -1,0 +1,28 @@
+"""One thread at a time uses a model: hooks, mode and attention implementation are states of the module."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+_locks: WeakKeyDictionary[nn.Module, AbstractContextManager[Any]] = WeakKeyDictionary()
+_finding = threading.Lock()
+
+
+def lock_of(module: nn.Module) -> AbstractContextManager[Any]:
+    """The re-entrant lock of a module; modules that share a part share the lock.
+
+    It is found by the module, so that two subjects over one model, and an adapter over a model, have one.
+    Leave a block that holds it in the thread that entered it: a generator must not yield inside.
+    """
+    with _finding:
+        if module not in _locks:
+            parts = list(module.modules())
+            lock = next((_locks[part] for part in parts if part in _locks), None) or threading.RLock()
+            for part in parts:
+                _locks.setdefault(part, lock)
+        return _locks[module]

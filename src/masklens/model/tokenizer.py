@@ -1,0 +1,96 @@
+"""Whether a tokenizer and a model belong together, found out before anything is computed."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from ..errors import ModelError
+
+WORD = re.compile(r"[^\W_]{2,}")
+TRIED = 50
+"""words of the vocabulary that are tokenised again"""
+NEARLY_ALL = 0.9
+"""a larger share of unknown tokens is a mistake"""
+REMEDY = "use the tokenizer that the model was trained with: Subject(model, tokenizer)"
+_checked: WeakKeyDictionary[Any, tuple[int, int | None]] = WeakKeyDictionary()
+"""tokenizers that were found good, with their size and that of the model: a large vocabulary takes a while"""
+
+
+def check_tokenizer(tokenizer: Any, embeddings: nn.Module) -> None:
+    """Raise a ModelError for a tokenizer that is missing, empty, not the model's, or that knows no word."""
+    if tokenizer is None:
+        raise ModelError(f"there is no tokenizer; {REMEDY}, or Subject.from_module with an encode function")
+    rows = getattr(embeddings, "num_embeddings", None)
+    if _checked.get(tokenizer) == (len(tokenizer), rows):
+        return
+    vocabulary = tokenizer.get_vocab()
+    words = _words(tokenizer, vocabulary)
+    if not words:
+        raise ModelError(
+            f"the tokenizer knows no word: its vocabulary is {len(vocabulary)} special tokens, as if its "
+            f"files were missing. Put tokenizer.json beside the model, or {REMEDY}"
+        )
+    _check_size(vocabulary, rows)
+    _check_words(tokenizer, words)
+    _checked[tokenizer] = len(tokenizer), rows
+
+
+def _words(tokenizer: Any, vocabulary: Mapping[str, int]) -> list[str]:
+    """Some pieces of text in the vocabulary, from all over it."""
+    marks = {*tokenizer.all_special_tokens, *getattr(tokenizer, "added_tokens_encoder", ())}
+    found = [piece for piece in islice(vocabulary, 20_000) if piece not in marks and WORD.search(piece)]
+    return found[:: max(1, len(found) // TRIED)] or [p for p in vocabulary if p not in marks and p.isalnum()]
+
+
+def _check_size(vocabulary: Mapping[str, int], rows: int | None) -> None:
+    if rows is None:
+        return
+    highest = max(vocabulary.values())
+    if highest >= rows:
+        raise ModelError(
+            f"the tokenizer has ids up to {highest}, the model {rows} word embeddings: they do not fit; "
+            f"{REMEDY}, or resize the model's embeddings if tokens were added"
+        )
+    if len(vocabulary) < NEARLY_ALL * rows:
+        warnings.warn(
+            f"the tokenizer has {len(vocabulary)} tokens, the model {rows} word embeddings; do they belong "
+            f"together?",
+            stacklevel=5,
+        )
+
+
+def _check_words(tokenizer: Any, words: list[str]) -> None:
+    """A tokenizer that works finds its own words again."""
+    unknown = tokenizer.unk_token_id
+    texts = [tokenizer.convert_tokens_to_string([word]).removeprefix("##").strip() for word in words]
+    rows = [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in texts if text]
+    lost = sum(not row or (unknown is not None and unknown in row) for row in rows)
+    if lost > NEARLY_ALL * len(rows):
+        raise ModelError(
+            f"the tokenizer turns {lost} of {len(rows)} words of its own vocabulary into unknown tokens, "
+            f"such as {texts[0]!r}: it is broken or put together from different ones; {REMEDY}"
+        )
+
+
+def load_tokenizer(path: str | os.PathLike[str], everywhere: dict[str, Any]) -> Any:
+    """The tokenizer beside a model."""
+    import transformers
+
+    try:
+        return transformers.AutoTokenizer.from_pretrained(path, **everywhere)
+    except Exception as error:  # tokenizers, which is written in Rust, knows no other
+        if "trust_remote_code" in str(error):
+            raise
+        raise ModelError(
+            f"the model at {os.fspath(path)!r} has no tokenizer that can be loaded "
+            f"({str(error).strip().splitlines()[0]:.120}); put tokenizer.json beside it, or use "
+            f"Subject(model, tokenizer)"
+        ) from error

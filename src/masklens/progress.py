@@ -1,0 +1,110 @@
+"""Progress: what is under way, as a bar once it has taken a moment; in a log, as a line now and then.
+
+Work that may take long says so with `stage` and `track`. Nothing is shown unless somebody asks for it: the
+command line does, and so does `show_progress=True`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
+Update = Callable[..., None]
+"""takes `completed` or `advance`, and `description`"""
+MOMENT = 0.5
+"""seconds after which a wait is shown"""
+BETWEEN_LINES = 30.0
+"""seconds between two lines, where standard error is no terminal"""
+
+_bars: ContextVar[Any] = ContextVar("bars", default=None)
+
+
+@contextmanager
+def showing(wanted: bool = True) -> Iterator[None]:
+    """Show the progress of all that is done in the block, on standard error."""
+    if not wanted or _bars.get() is not None:
+        yield
+        return
+    with _make_bars() if sys.stderr.isatty() else Lines() as bars:
+        token = _bars.set(bars)
+        try:
+            yield
+        finally:
+            _bars.reset(token)
+
+
+@contextmanager
+def stage(what: str, total: int | None = None, completed: int = 0) -> Iterator[Update]:
+    """A piece of work; what it gives is to be told how much of the total is completed."""
+    bars = _bars.get()
+    if bars is None:
+        yield lambda **now: None
+        return
+    task = bars.add_task(what, total=total, completed=completed)
+    try:
+        yield lambda **now: bars.update(task, **now)
+    finally:
+        bars.remove_task(task)
+
+
+def track(items: Collection[T], what: str) -> Iterator[T]:
+    """The items, with a bar of how many of them are done."""
+    with stage(what, len(items)) as update:
+        for item in items:
+            yield item
+            update(advance=1)
+
+
+class Task(NamedTuple):
+    description: str
+    total: int | None
+    completed: int
+
+
+class Lines:
+    """What a log is told in place of bars: the innermost work that moves on, after every so many seconds."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[int, Task] = {}
+        self.told = time.monotonic()
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self.tasks.clear()
+
+    def add_task(self, description: str, total: int | None, completed: int) -> int:
+        task = max(self.tasks, default=0) + 1
+        self.tasks[task] = Task(description, total, completed)
+        return task
+
+    def update(self, task: int, advance: int = 0, **now: Any) -> None:
+        before = self.tasks[task]
+        self.tasks[task] = before._replace(completed=before.completed + advance)._replace(**now)
+        if time.monotonic() - self.told >= BETWEEN_LINES:
+            self.told = time.monotonic()
+            what, total, completed = self.tasks[task]
+            print(f"{what} ({completed:,} of {total:,})", file=sys.stderr, flush=True)
+
+    def remove_task(self, task: int) -> None:
+        del self.tasks[task]
+
+
+def _make_bars() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+    class Bars(Progress):
+        """Bars that come when a task has taken a moment, and go with it."""
+
+        def get_renderables(self) -> Iterator[Any]:
+            yield self.make_tasks_table([task for task in self.tasks if (task.elapsed or 0) > MOMENT])
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TimeRemainingColumn())
+    return Bars(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)

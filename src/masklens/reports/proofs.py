@@ -1,0 +1,143 @@
+"""What verification found over a set of texts: the ranking that a report opens with, and curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..layers import site_name
+from ..verification import LEVEL, control_line
+from .page import Chart, Entry, Grid, Panel, layer_chart
+
+if TYPE_CHECKING:
+    from ..evaluation.table import Table
+    from ..verification import Verification
+
+Proofs = Mapping[str, Mapping[int, Sequence["Verification"]]]
+"""by name and site"""
+MEASURED = {
+    "texts that pass": lambda proof: proof.passed,
+    "tokens needed": lambda proof: proof.share_needed,
+    "probability before": lambda proof: proof.probability_before,
+    "probability after": lambda proof: proof.probability_after,
+    "divergence (nats)": lambda proof: proof.divergence,
+}
+"""means over texts"""
+DRAWN = ("texts that pass", "tokens needed", "divergence (nats)")
+
+
+def by_name(entries: Sequence[Entry]) -> Proofs:
+    """The verifications of each name at each site."""
+    found: dict[str, dict[int, list[Verification]]] = {}
+    for entry in entries:
+        for site, proof in zip(entry.attribution.sites, entry.proofs, strict=False):
+            found.setdefault(entry.name, {}).setdefault(site, []).append(proof)
+    return found
+
+
+def proof_panels(
+    proofs: Proofs,
+    random: Sequence[Verification] = (),
+    table: Table | None = None,
+    seconds: Mapping[str, float] | None = None,
+) -> list[Panel]:
+    """The ranking, curves over layers, and all means.
+
+    Args:
+        random: verifications of random orders.
+        table: what `evaluate` found; its columns join the ranking.
+        seconds: that each method took for a text.
+    """
+    if not proofs or max(len(some) for at in proofs.values() for some in at.values()) < 2:
+        return []
+    means = {name: {site: _means(some) for site, some in at.items()} for name, at in proofs.items()}
+    rows = [
+        [name, site_name(site), len(proofs[name][site]), *values.values()]
+        for name, at in means.items()
+        for site, values in at.items()
+    ]
+    every = Grid("Verification", ["method", "layer", "texts", *MEASURED], rows, "Means over texts.")
+    return [ranking_grid(proofs, random, table, seconds or {}), *_charts(means), every]
+
+
+def _means(proofs: Sequence[Verification]) -> dict[str, float]:
+    return {
+        what: round(float(np.mean([read(proof) for proof in proofs])), 4) for what, read in MEASURED.items()
+    }
+
+
+def _charts(means: Mapping[str, Mapping[int, Mapping[str, float]]]) -> list[Chart]:
+    """The same over layers, for the names that have several."""
+    several = {name: at for name, at in means.items() if len(at) > 1}
+    if not several:
+        return []
+    return [
+        layer_chart(
+            f"Verification: {what}",
+            {name: {site: values[what] for site, values in at.items()} for name, at in several.items()},
+        )
+        for what in DRAWN
+    ]
+
+
+def ranking_grid(
+    proofs: Proofs,
+    random: Sequence[Verification],
+    table: Table | None,
+    seconds: Mapping[str, float],
+) -> Grid:
+    """Methods at their best layer, best first, then random orders and reversed scores."""
+    best = {name: _best(at) for name, at in proofs.items()}
+    names = sorted(best, key=lambda name: _rank(proofs[name][best[name]]), reverse=True)
+    metrics = list(table.metrics) if table else []
+    rows = [
+        [name, site_name(best[name]), *_figures(proofs[name][best[name]])]
+        + [seconds.get(name), *_cells(table, name, best[name], metrics)]
+        for name in names
+    ]
+    if random:
+        rows.append(["random order", "", *_figures(random), None, *_cells(table, "random", None, metrics)])
+    turned = [_reversed(proofs[name][best[name]]) for name in names]
+    if any(share is not None for share in turned):
+        shares = [share for share in turned if share is not None]
+        rows.append(["reversed", "", float(np.mean(shares)), *[None] * (2 + len(metrics))])
+    lines = [
+        f"{name}, {site_name(best[name])}, {control_line(proofs[name][best[name]], random)}" for name in names
+    ]
+    note = (
+        f"A text passes if some of its tokens suffice, and random explanations do worse (p at most {LEVEL}). "
+        + "; ".join(lines)
+        + "."
+    )
+    columns = ["method", "best layer", "texts that pass ↑", "tokens needed ↓", "seconds a text", *metrics]
+    return Grid("Which method?", columns, rows, note, lead=True)
+
+
+def _best(at: Mapping[int, Sequence[Verification]]) -> int:
+    """The layer at which most texts pass."""
+    return max(at, key=lambda site: _rank(at[site]))
+
+
+def _rank(proofs: Sequence[Verification]) -> tuple[float, float]:
+    passed, needed = _figures(proofs)
+    return passed, -needed
+
+
+def _figures(proofs: Sequence[Verification]) -> tuple[float, float]:
+    return float(np.mean([p.passed for p in proofs])), float(np.mean([p.share_needed for p in proofs]))
+
+
+def _reversed(proofs: Sequence[Verification]) -> float | None:
+    """The share of texts that pass with their scores turned round; None where that was not asked."""
+    known = [proof.p_reversed for proof in proofs if proof.p_reversed is not None]
+    return float(np.mean([p <= LEVEL for p in known])) if known else None
+
+
+def _cells(table: Table | None, name: str, site: int | None, metrics: Sequence[str]) -> list[Any]:
+    """The row of an evaluation, with its intervals."""
+    if table is None:
+        return []
+    row = table.rows.get(f"{name}@{site}") or table.rows.get(name) or {}
+    return [str(row[metric]) if metric in row else None for metric in metrics]

@@ -1,0 +1,79 @@
+"""How `explain` goes about many texts: order, batches, tokenising ahead, memory."""
+
+import numpy as np
+import pytest
+import torch
+
+import tiny
+from masklens import explain
+from masklens.errors import TextError
+from masklens.methods import explain as source
+from masklens.model.subject import Subject
+
+TEXTS = ["a fast funny movie", "dull", "the plot is dull and the movie is slow", "funny", "a dull car"]
+
+
+@pytest.fixture(scope="module")
+def subject():
+    return tiny.subject("bert")
+
+
+def same(found, expected):
+    assert [a.text for a in found] == [a.text for a in expected]
+    for a, b in zip(found, expected, strict=True):
+        assert (a.tokens, a.special, a.segments, a.prediction) == (
+            b.tokens,
+            b.special,
+            b.segments,
+            b.prediction,
+        )
+        np.testing.assert_allclose(a.scores, b.scores, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["grad_x_input", "integrated_gradients", "occlusion"])
+@pytest.mark.parametrize("batch_size", [None, 1, 2])
+def test_results_come_in_the_order_of_the_texts_whatever_the_batches(
+    subject, method, batch_size, monkeypatch
+):
+    alone = [explain(subject, text, method)[0] for text in TEXTS]
+    monkeypatch.setattr(source, "TOKENISED", 2)  # several parts, tokenised ahead
+    same(explain(subject, TEXTS, method, batch_size=batch_size), alone)
+
+
+def test_a_text_that_cannot_be_encoded_is_an_error_wherever_it_stands(subject, monkeypatch):
+    monkeypatch.setattr(source, "TOKENISED", 1)
+    for place in range(3):
+        texts = [*TEXTS[:place], "", *TEXTS[place:]]
+        short = Subject(subject.module, subject.tokenizer, max_length=4)
+        with pytest.raises(TextError, match="longer than the model takes"):
+            explain(short, texts, "grad_x_input")
+
+
+def test_without_texts_nothing_is_tokenised(subject):
+    assert explain(subject, []) == []
+
+
+def test_batches_are_halved_until_they_fit(subject, monkeypatch):
+    """More than two texts at once fail, as if memory was short."""
+    expected, sizes, run = explain(subject, TEXTS, "grad_x_input"), [], Subject.run
+
+    def limited(self, batch, *args, **options):
+        sizes.append(len(batch))
+        if len(batch) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run(self, batch, *args, **options)
+
+    monkeypatch.setattr(Subject, "run", limited)
+    same(explain(subject, TEXTS, "grad_x_input"), expected)
+    assert sizes[0] == len(TEXTS)
+
+
+def test_one_read_of_the_device_for_the_records_of_a_batch(subject, monkeypatch):
+    """However many texts there are, their records are cut from the same few arrays."""
+    reads, cpu = [], torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: reads.append(1) or cpu(self))
+    explain(subject, TEXTS[:2], "random")
+    few = len(reads)
+    reads.clear()
+    explain(subject, TEXTS * 4, "random")
+    assert len(reads) == few
