@@ -160,5 +160,6 @@ def test_the_verification_is_on_the_page(visit, tmp_path):
     for i, proof in enumerate(ml.verify_generation(subject, made)):
         tab.locator(".step").nth(i).click()
         said = tab.locator(".proof").inner_text()
-        assert said.startswith("Still" if proof.prediction_kept else "No longer")
+        assert ("do not suffice" in said) is not proof.prediction_kept
+        assert f"{proof.needed} of {proof.tokens} tokens" in said
         assert tab.locator(".left .gone").count() == len(proof.removed)
