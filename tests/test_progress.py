@@ -61,4 +61,8 @@ def test_a_log_has_a_line_now_and_then(monkeypatch):
     with progress.showing(), progress.stage("fitting", 100) as update:
         for step in (10, 20, 30):
             update(completed=step, description=f"fitting: kept {step}%")
+    with progress.showing():
+        late = progress.track([1, 2], "let go of late")
+        next(late)
+    late.close()
     assert stream.getvalue().splitlines() == ["fitting: kept 20% (20 of 100)"]

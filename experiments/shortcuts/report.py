@@ -131,7 +131,7 @@ def drawn(runs: Runs) -> Any:
     for ax, data in zip(axes, datasets, strict=False):
         _panel(ax, data, {kind: parts for (one, kind), parts in runs.items() if one == data})
     if datasets:
-        axes[-1].legend(frameon=False, title="shortcut", loc="lower right")
+        axes[-1].legend(frameon=False, title="shortcut", loc="center left")
     return figure
 
 

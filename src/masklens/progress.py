@@ -93,7 +93,7 @@ class Lines:
             print(f"{what} ({completed:,} of {total:,})", file=sys.stderr, flush=True)
 
     def remove_task(self, task: int) -> None:
-        del self.tasks[task]
+        self.tasks.pop(task, None)  # work that an error ends may be let go of after all is over
 
 
 def _make_bars() -> Any:

@@ -7,11 +7,10 @@ import json
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
 from ..checks import check_seed
 from ..errors import CorpusError, LensError, MethodError, ModelError
 from ..files import FileModel, file_system, parse, reason
@@ -20,7 +19,7 @@ from ..reading import STANDARD_INPUT, Columns, check_columns
 from .storage import Folder
 
 MANIFEST, DATA, REJECTS = "manifest.json", "data", "rejects"
-LIBRARIES = ("torch", "transformers", "tokenizers", "pyarrow", "numpy")
+LIBRARIES = ("masklens", "torch", "transformers", "tokenizers", "pyarrow", "numpy")
 HASHED = (".safetensors", ".gguf", ".json", ".txt", ".model")
 """endings of the files that make a model: weights, configuration, tokenizer"""
 TAGS = ("ETag", "etag", "md5Hash", "content_md5")
@@ -99,7 +98,7 @@ class Manifest(FileModel):
     settings: dict[str, Any]
     inputs: dict[str, Input]
     hashes: Hashes
-    versions: dict[str, str]
+    versions: dict[str, str | None]
     shards: int | None = None
     """how many there are; None until all are written"""
 
@@ -122,8 +121,7 @@ def manifest(job: Job, files: Sequence[str]) -> Manifest:
             lens=None if job.lens is None else folder_hash(job.lens),
             lm_head=None if job.lm_head is None else model_hash(job.lm_head, job.trust_remote_code),
         ),
-        versions={"masklens": __version__, "python": platform.python_version()}
-        | {name: version(name) for name in LIBRARIES},
+        versions={name: _version(name) for name in LIBRARIES} | {"python": platform.python_version()},
     )
 
 
@@ -148,7 +146,7 @@ def begin(job: Job, folder: Folder, files: Sequence[str]) -> list[str]:
             f"{folder.url} holds another run: {'; '.join(differences)}. Use the same settings to go on with "
             f"it, or another folder"
         )
-    changed = {name for name in {*LIBRARIES, "masklens"} if old.versions.get(name) != new.versions[name]}
+    changed = {name for name in LIBRARIES if old.versions.get(name) != new.versions[name]}
     return [f"{name} was {old.versions.get(name)}, is {new.versions[name]}" for name in sorted(changed)]
 
 
@@ -216,3 +214,10 @@ def folder_hash(path: str) -> str:
     if not Path(path).is_dir():
         raise LensError(f"{path} is not a folder; give the folder of a lens")
     return fingerprint_of_files(path, HASHED, depth=1).content
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
