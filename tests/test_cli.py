@@ -112,7 +112,8 @@ def test_every_option_of_every_method_is_explained_by_itself():
 
 def test_costs_are_shown_for_the_default_options():
     said = " ".join(call("methods").stdout.split())
-    assert "integrated_gradients 100 (2 n_steps) Gradient" in said and "shapley n_samples a token" in said
+    assert "integrated_gradients 100 (2 n_steps) Gradient" in said and "shapley n_samples per token" in said
+    assert "diffmask 1.2 with a fitted" in said
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,9 @@ class Lines:
     def update(self, task: int, advance: int = 0, **now: Any) -> None:
         before = self.tasks[task]
         self.tasks[task] = before._replace(completed=before.completed + advance)._replace(**now)
-        if time.monotonic() - self.told >= BETWEEN_LINES:
+        what, total, completed = self.tasks[task]
+        if completed < (total or 0) and time.monotonic() - self.told >= BETWEEN_LINES:
             self.told = time.monotonic()
-            what, total, completed = self.tasks[task]
             print(f"{what} ({completed:,} of {total:,})", file=sys.stderr, flush=True)
 
     def remove_task(self, task: int) -> None:

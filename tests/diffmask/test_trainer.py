@@ -297,8 +297,7 @@ def test_a_batch_has_so_many_texts_a_site():
 
 
 def test_progress_names_the_layers_over_their_margin(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "MOMENT", 0.0)
-    monkeypatch.setenv("FORCE_COLOR", "1")  # bars are for terminals
+    monkeypatch.setattr(progress, "BETWEEN_LINES", 0.0)
     terms = SimpleNamespace(kept=torch.tensor([0.2, 0.4]), hard=torch.tensor([0.01, 0.03]))
     assert _now(terms, []) == "fitting: kept 30%  divergence 0.020"
     history = [{"rows": [{"site": 1, "ok": True}, {"site": 4, "ok": False}]}]

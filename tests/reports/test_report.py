@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hostile import FORBIDDEN, HOSTILE
+from masklens.errors import TargetError
 from masklens.evaluation.table import Cell, Table
 from masklens.reports.labels import visible
 from masklens.reports.page import (
@@ -106,7 +107,7 @@ def test_what_was_scored():
 
 def test_labels_must_fit():
     assert report_data(entries(make()), labels=["good"])["texts"][0]["label"] == "good"
-    with pytest.raises(ValueError, match="2 labels for 1 texts"):
+    with pytest.raises(TargetError, match="2 gold labels for 1 texts"):
         report_data(entries(make()), labels=["good", "bad"])
 
 

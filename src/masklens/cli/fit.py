@@ -22,8 +22,10 @@ from .wording import in_options
 of_lens = partial(options.option, "Lens")
 STEPS = 2000
 QUICK: dict[str, Any] = {"steps": 500, "batch_size": 64, "held_out": 0.2, "evaluate_every": 100}
-"""what a lens of 500 short texts takes a few minutes with, on two cores"""
-QUICKLY = f"{QUICK['steps']} small steps: minutes instead of hours on a laptop, but fewer words are masked."
+"""an eighth of the work of the defaults for a model of 6 blocks"""
+QUICKLY = (
+    f"For a first look: {QUICK['steps']} steps of {QUICK['batch_size']} texts. The lens may mask fewer words."
+)
 BATCH = "Texts of a step, over all layers."
 
 

@@ -96,7 +96,7 @@ def show_kinds(methods: Iterable[Method], hidden: int) -> None:
         if some:
             console.print(f"[bold]{title}[/bold]")
             rows = ((method.name, default_cost(method), method.summary) for method in some)
-            console.print(grid(rows, widths=(width, 18)))
+            console.print(grid(rows, widths=(width, 19)))
     console.print("After the name: the cost of a text, in forward passes of the model.")
     if hidden:
         console.print(f"{hidden} more are other tools' settings of these: masklens methods --all")
@@ -121,7 +121,8 @@ def passes(method: Method) -> float:
 def default_cost(method: Method) -> str:
     """The cost, with its value for the default options where it depends on them alone."""
     first = re.split("[,;:]", method.cost)[0]
-    depends = set(first.split()) & set(method.options)
+    numbers = {name for name, default in method.options.items() if isinstance(default, int)}
+    depends = numbers & set(first.split())
     return f"{passes(method):,.0f} ({method.cost})" if depends and "token" not in first else method.cost
 
 

@@ -25,7 +25,7 @@ RANDOM_ORDERS = 5
 """for each text; with their reversals ten"""
 READ = (1 / 4, 1 / 16)
 """orders are compared by these parts of the tokens, from either end"""
-PARTS = (0, 1 / 16, 1 / 4, 1 / 2, 1)
+PARTS = (0, 1 / 16, 1 / 4, 1)
 """of the tokens, that random orders are tried with to find how many they need"""
 LARGEST_ODDS = 10.0
 """log-odds are cut off here: beyond it they are rounding errors"""
