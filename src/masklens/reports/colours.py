@@ -62,7 +62,7 @@ def scale(attribution: Attribution, per_site: bool = False) -> Scale:
     if per_site:
         strongest = _largest(size, attribution.special, axis=1)
     else:
-        strongest = np.float64(1.0) if attribution.merge == "max" else _largest(size, attribution.special)
+        strongest = np.array(1.0) if attribution.merge == "max" else _largest(size, attribution.special)
     values = np.clip(scores / np.where(strongest > 0, strongest, 1.0), -1.0, 1.0)
     return Scale(values, signed, None if per_site else float(strongest) or 1.0)
 

@@ -1,4 +1,4 @@
-"""What a record says beside its scores: the probabilities of all classes, the answer, what the scores sum to."""
+"""What a record says beside its scores: probabilities of all classes, the answer, what the scores sum to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_CLASSES = 6
 
 
 def classes(a: Attribution) -> dict[str, Any]:
-    """For the viewer: names and probabilities, the most probable first; nothing where there are no classes."""
+    """For the viewer: names and probabilities, most probable first; nothing where there are none."""
     found = [[visible(name), float(f"{share:.4g}")] for name, share in ranked(a)]
     return {"classes": found} if found else {}
 
@@ -52,7 +52,7 @@ def sums(a: Attribution) -> dict[str, list[list[float]]]:
 
 
 def completeness(a: Attribution) -> list[tuple[float, float]]:
-    """At each site what the scores sum to, and what they should; nothing for methods that are not additive."""
+    """At each site what the scores sum to, and what they should; nothing if the method is not additive."""
     if not a.expected or not np.isfinite(a.scores).all():
         return []
     return list(zip(a.scores.sum(1, dtype=np.float64).tolist(), a.expected, strict=True))

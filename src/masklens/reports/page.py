@@ -46,6 +46,7 @@ SCRIPTS = (
     "folding.js",
     "map.js",
     "text.js",
+    "answer.js",
     "compare.js",
     "list.js",
     "set.js",
@@ -124,18 +125,19 @@ def report_data(
     labels: Sequence[str | Sequence[str]] | None = None,
     panels: Sequence[Panel] = (),
     segments: Sequence[str] | None = None,
+    answers: Iterable[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """Everything the viewer shows, ready for JSON.
 
     Entries of one text stand together. `labels` has the right answer of each text; where it is a list, any
     of them is right, as SQuAD compares answers. `segments` has the names of the two texts of a pair, by
-    default as the first pair has them.
+    default as the first pair has them. `answers` are generations (see reports/generation.py).
     """
     groups = by_text(entries)
     found = (names for group in groups for entry in group if (names := part_names(entry.attribution)))
     if labels is not None and len(labels) != len(groups):
         raise TargetError(f"{len(labels)} gold labels for {len(groups)} texts; give one a text")
-    texts = [text_data(group) for group in groups]
+    texts = [text_data(group) for group in groups] + list(answers)
     for text, group, label in zip(texts, groups, labels or [], strict=False):
         several = [label] if isinstance(label, str) else list(dict.fromkeys(label))
         text["label"] = visible(" / ".join(several))
@@ -165,7 +167,7 @@ def share_settings(texts: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def by_text(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """Entries of the same text together; one that comes again with its name and target is a text of its own."""
+    """Entries of the same text together; what comes again, name and target too, is a text of its own."""
     groups: dict[tuple[Any, int], list[Entry]] = {}
     seen: dict[tuple[Any, str, str], int] = {}
     for entry in entries:

@@ -24,16 +24,33 @@ const MERGES = {
   mean: (values) => values.reduce((a, b) => a + b, 0) / values.length,
 };
 
-function mergedRow(row, layout, merge) {
-  const found = layout.names.map(() => []);
+function mergedRow(row, grouping, merge) {
+  const found = grouping.names.map(() => []);
   row.forEach((value, i) => {
-    if (value != null) found[layout.words[i]].push(value);
+    if (value != null) found[grouping.of[i]].push(value);
   });
   return found.map((values) => (values.length ? MERGES[merge](values) : null));
 }
 
-// The units that are drawn, tokens or words: name, how it reads in the text, special, segment, glued.
-function unitsOf(layout, words) {
+// The group of each token, and the names of the groups: words, or the sentences of an answer and its prompt.
+function groupingOf(text, layout, units, columns = layout.tokens.length) {
+  if (units !== "sentences" || !text.sentences)
+    return { of: layout.words, names: layout.names, pieces: layout.names };
+  const glued = new Set(layout.glued),
+    firsts = new Set(text.sentences),
+    of = [],
+    pieces = [];
+  layout.tokens.slice(0, columns).forEach((token, i) => {
+    if (!i || firsts.has(i)) pieces.push("");
+    of.push(pieces.length - 1);
+    pieces[pieces.length - 1] += (glued.has(i) ? "" : " ") + (layout.pieces[i] ?? token);
+  });
+  return { of, names: pieces.map((piece) => shortenedTo(piece.trim(), 18)), pieces: pieces.map((p) => p.trim()) };
+}
+const shortenedTo = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+// The units that are drawn, tokens or groups: name, how it reads in the text, special, segment, glued.
+function unitsOf(layout, grouping) {
   const special = new Set(layout.special),
     glued = new Set(layout.glued),
     answer = new Set(layout.answer);
@@ -45,30 +62,32 @@ function unitsOf(layout, words) {
     answer: answer.has(i),
     segment: layout.segments ? layout.segments[i] : 0,
   }));
-  if (!words) return tokens;
-  const firsts = layout.names.map((_, word) => layout.words.indexOf(word));
-  const answers = new Set(layout.answer?.map((i) => layout.words[i]));
-  return layout.names.map((name, word) => ({
-    ...tokens[firsts[word]],
+  if (!grouping) return tokens;
+  const firsts = grouping.names.map((_, group) => grouping.of.indexOf(group)),
+    answers = new Set(layout.answer?.map((i) => grouping.of[i]));
+  return grouping.names.map((name, group) => ({
+    ...tokens[firsts[group]],
     name,
-    piece: name,
-    answer: answers.has(word),
+    piece: grouping.pieces[group],
+    answer: answers.has(group),
   }));
 }
 
 // Everything that a picture of one map needs, for tokens or words; kept for the next time.
 function viewOf(text, map, words) {
-  const key = words ? "byWord" : "byToken";
+  const key = words === "sentences" ? "bySentence" : words ? "byWord" : "byToken";
   if (map[key]) return map[key];
   const layout = text.layouts[map.layout],
     rows = scoresOf(map);
-  const scores = words ? rows.map((row) => mergedRow(row, layout, map.merge)) : rows;
-  const units = unitsOf(layout, words),
-    size = (row, counts) => row.reduce((top, v, i) => (counts(i) ? Math.max(top, Math.abs(v ?? 0)) : top), 0);
+  const columns = rows[0]?.length ?? 0, // those that a step of an answer has seen
+    grouping = words ? groupingOf(text, layout, words, columns) : null,
+    seen = grouping ? (grouping.of[columns - 1] ?? -1) + 1 : columns;
+  const scores = grouping ? rows.map((row) => mergedRow(row, grouping, map.merge).slice(0, seen)) : rows;
+  const units = unitsOf(layout, grouping).slice(0, seen);
   // special tokens do not set the scale, unless nothing else has a score
-  const own = (row) => size(row, (i) => !units[i].special) || size(row, () => true) || 1;
-  const strongestAt = scores.map(own),
-    ownAt = scores.map((row) => size(row, (i) => !units[i].special));
+  const size = (row, counts) => row.reduce((top, v, i) => (counts(i) ? Math.max(top, Math.abs(v ?? 0)) : top), 0),
+    ownAt = scores.map((row) => size(row, (i) => !units[i].special)),
+    strongestAt = scores.map((row, r) => ownAt[r] || size(row, () => true) || 1);
   return (map[key] = {
     units,
     scores,
@@ -102,7 +121,7 @@ function rowAt(map, site) {
 const rankOf = (row, unit) => 1 + row.filter((v) => v != null && v > row[unit]).length;
 const settingsOf = (map) => (typeof map.settings === "number" ? data.settings[map.settings] : map.settings);
 const shownMaps = (text) =>
-  ofTarget(text).filter((m) => !state.hidden.has(m.name) && (state.over === "all" || m.over === state.over));
+  mapsOf(text).filter((m) => !state.hidden.has(m.name) && (state.over === "all" || m.over === state.over));
 const sitesOf = (maps) => [...new Set(maps.flatMap((m) => m.sites))].sort((a, b) => a - b);
 const proofOf = (map, row) => {
   const found = map.proofs?.[map.proofs.length === 1 ? 0 : row];

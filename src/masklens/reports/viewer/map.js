@@ -2,6 +2,7 @@
 
 // The text with each token or word in the colour of its score at one site.
 function reading(text, map, row, view = viewOf(text, map, state.words)) {
+  if (text.steps) return foldedReading(text, map, row);
   const line = el("div", { class: "reading" });
   eachSegment(text, view, (units, name) => {
     const part = el("p", { dir: view.dir, "data-segment": name }),
@@ -13,7 +14,7 @@ function reading(text, map, row, view = viewOf(text, map, state.words)) {
       part.append(el("span", { class: short ? "run" : null }, ...spans), " ");
     }
     if (shown.at(-1) !== units.at(-1)) part.append("… ");
-    if (units.length > LONG) part.append(moreButton());
+    if (units.length > LONG_PART) part.append(moreButton());
     line.append(part);
   });
   return line;
@@ -36,7 +37,7 @@ function colouredUnit(view, unit, row, i, glued) {
   return markUnit(el("span", { class: kind }, isolated(unit.piece)), row, i);
 }
 
-const kindOf = (unit) => `${unit.special ? " special" : ""}${unit.answer ? " answer" : ""}`;
+const kindOf = (unit) => `${unit.special ? " special" : ""}${unit.answer ? " in-answer" : ""}`;
 
 // Call with the [unit, number] pairs of each segment, and the segment's name where there are two.
 function eachSegment(text, view, call) {
