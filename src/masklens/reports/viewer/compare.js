@@ -126,7 +126,7 @@ const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2
 function changeCard(before, map, after, other) {
   const where = el("span", { class: "badge site" }),
     slot = el("div"),
-    one = el("section", { class: "card", "aria-label": map.name }, cardHead(after, other, where), slot);
+    one = el("section", { class: "card", "aria-label": map.name }, cardHead(after, other, where), targets(map, other), slot);
   one.showSite = () => {
     const row = rowAt(map, state.site),
       otherRow = rowAt(other, map.sites[row]);
@@ -142,6 +142,11 @@ function changeCard(before, map, after, other) {
   return one;
 }
 
+const targets = (map, other) =>
+  map.target === other.target
+    ? null
+    : el("p", { class: "soft" }, "Scores before are for ", isolated(map.target), ", after for ", isolated(other.target), ".");
+
 function oneScale(first, row, second, otherRow) {
   const top = Math.max(first.strongest, second.strongest),
     here = Math.max(first.strongestAt[row], second.strongestAt[otherRow]),
@@ -154,9 +159,27 @@ function oneScale(first, row, second, otherRow) {
   }));
 }
 
+// Words that went and words that came at the same place stand in one row.
+function replaced(pairs) {
+  const rows = [];
+  let open = [];
+  for (const [i, j] of pairs) {
+    if (i != null && j != null) {
+      open = [];
+      rows.push([i, j]);
+      continue;
+    }
+    const partner = open.find((row) => (i == null ? row[1] == null : row[0] == null));
+    if (partner) partner[i == null ? 1 : 0] = i ?? j;
+    else rows.push(open[open.push([i, j]) - 1]);
+  }
+  return rows;
+}
+
 function changeTable(first, row, second, otherRow) {
   const words = (view) => view.units.map((unit) => unit.piece),
-    pairs = aligned(words(first), words(second)).filter(([i, j]) => !(first.units[i] ?? second.units[j]).special);
+    own = ([i, j]) => !(first.units[i] ?? second.units[j]).special,
+    pairs = replaced(aligned(words(first), words(second)).filter(own));
   const value = (view, at, i) => (i == null ? null : view.scores[at][i]);
   const rows = pairs
     .map(([i, j]) => [
@@ -165,13 +188,14 @@ function changeTable(first, row, second, otherRow) {
       value(first, row, i),
       value(second, otherRow, j),
     ])
-    .map((cells) => [...cells, (cells[3] ?? 0) - (cells[2] ?? 0)])
-    .sort((a, b) => Math.abs(b[4]) - Math.abs(a[4]))
+    .map(([was, is, old, now]) => [was, is, (now ?? 0) - (old ?? 0), old, now])
+    .filter(([was, is, change]) => was !== is || Math.abs(change) > 1e-6)
+    .sort((a, b) => Math.abs(b[2]) - Math.abs(a[2]))
     .slice(0, MOST_CHANGES);
   return el(
     "details",
     { class: "changes", open: true },
     el("summary", { class: "soft", text: "What changed most" }),
-    dataTable({ columns: ["before", "after", "score before", "score after", "change"], rows, heat: [4] }),
+    dataTable({ columns: ["before", "after", "change", "score before", "score after"], rows, heat: [2] }),
   );
 }

@@ -15,6 +15,12 @@ async function askLike(text, changes) {
 
 const askTarget = (text, name) => askLike(text, { target: name });
 
+// The class that is shown: an edit is explained for the same one, so that scores compare.
+const targetOf = (text) => {
+  const shown = shownMaps(text)[0]?.target;
+  return text.classes?.some(([name]) => name === shown) ? shown : null;
+};
+
 // Below the text: boxes with its words to change.
 function editForm(text) {
   const boxes = text.text.map((part, i) => {
@@ -44,7 +50,7 @@ function editForm(text) {
     const parts = boxes.map((box) => box.value);
     if (same(parts, text.text)) return boxes[0].focus();
     set({ editing: false });
-    askLike(text, { text: parts.length > 1 ? parts : parts[0] });
+    askLike(text, { text: parts.length > 1 ? parts : parts[0], target: targetOf(text) });
   });
   return form;
 }
