@@ -28,6 +28,7 @@ from ..words import word_groups
 from .facts import answer, classes, sums
 from .fragment import palette, template
 from .labels import PARTS, chance, emerged, part_names, shortened, visible
+from .slices import add_columns
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
@@ -48,6 +49,8 @@ SCRIPTS = (
     "text.js",
     "answer.js",
     "compare.js",
+    "slices.js",
+    "matrix.js",
     "list.js",
     "set.js",
     "main.js",
@@ -81,6 +84,8 @@ class Chart:
     note: str = ""
     ticks: Sequence[str] = ()
     """names of the places on the axis, instead of numbers"""
+    measure: str = ""
+    """what the lines are means of, for the viewer to draw them for a slice of the texts (see slices.js)"""
 
 
 @dataclass(frozen=True)
@@ -104,15 +109,22 @@ class Cloud:
     title: str
     words: Sequence[tuple[str, float]]
     note: str = ""
+    name: str = ""
+    """whose scores of texts that are predicted as the title says are summed, for slices; and at which site"""
+    site: int = 0
 
 
 def layer_chart(
-    title: str, curves: Mapping[str, Mapping[int, float]], y_name: str = "", note: str = ""
+    title: str,
+    curves: Mapping[str, Mapping[int, float]],
+    y_name: str = "",
+    note: str = "",
+    measure: str = "",
 ) -> Chart:
     """A chart over layers of values by site."""
     sites = sorted({site for curve in curves.values() for site in curve})
     series = {name: [curve.get(site) for site in sites] for name, curve in curves.items()}
-    return Chart(title, series, sites, "layer", y_name, note, [site_name(site) for site in sites])
+    return Chart(title, series, sites, "layer", y_name, note, [site_name(site) for site in sites], measure)
 
 
 Panel = Chart | Grid | Cloud
@@ -126,12 +138,14 @@ def report_data(
     panels: Sequence[Panel] = (),
     segments: Sequence[str] | None = None,
     answers: Iterable[dict[str, Any]] = (),
+    columns: Mapping[str, Sequence[Any]] | None = None,
 ) -> dict[str, Any]:
     """Everything the viewer shows, ready for JSON.
 
     Entries of one text stand together. `labels` has the right answer of each text; where it is a list, any
     of them is right, as SQuAD compares answers. `segments` has the names of the two texts of a pair, by
-    default as the first pair has them. `answers` are generations (see reports/generation.py).
+    default as the first pair has them. `columns` are more facts of each text, to slice by. `answers` are
+    generations (see reports/generation.py).
     """
     groups = by_text(entries)
     found = (names for group in groups for entry in group if (names := part_names(entry.attribution)))
@@ -142,6 +156,7 @@ def report_data(
         several = [label] if isinstance(label, str) else list(dict.fromkeys(label))
         text["label"] = visible(" / ".join(several))
         text["wrong"] = not _right(group[0].attribution.prediction, label)
+    add_columns(texts[: len(groups)], columns or {})
     return {
         "title": visible(title),
         "segments": [visible(name) for name in segments or next(found, PARTS)],

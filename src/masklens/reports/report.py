@@ -42,6 +42,7 @@ def report(
     panels: Sequence[Panel] = (),
     parts_of_speech: bool = False,
     guard: float | None = None,
+    columns: Mapping[str, Sequence[Any]] | None = None,
 ) -> Path:
     """Write one HTML file to look at explanations in; it opens from disk and needs no network.
 
@@ -59,6 +60,7 @@ def report(
         panels: further charts, tables and word clouds (see reports/page.py).
         parts_of_speech: add tables of scores by part of speech (English; needs spaCy).
         guard: as in `verify`.
+        columns: more facts of each text by name, such as its source; the report slices its texts by them.
     """
     path = Path(path)
     if path.suffix != ".html":
@@ -76,7 +78,7 @@ def report(
         *panels,
     ]
     made = (generation_data(one, subject, 0.5 if keep is None else keep) for one in answers)
-    data = report_data(entries, title, labels, further, answers=made)
+    data = report_data(entries, title, labels, further, answers=made, columns=columns)
     with whole(path) as part:
         part.write_text(report_html(data), encoding="utf-8")
     return path
@@ -138,13 +140,19 @@ def prove_all(
     Sets of the same texts share what was run.
     """
     entries: list[Entry] = []
+    last: list[Entry] = []
     verifier: Verifier | None = None
     for name, chosen in sets.items():
         texts = [a.text for a in chosen]
         if subject is not None and (verifier is None or verifier.texts != texts):
             verifier = Verifier(subject, texts)
-        entries += prove(chosen, name, verifier, lenses, question)
-    return entries, verifier.random(question) if verifier and len(verifier.texts) > 1 else []
+        last = list(prove(chosen, name, verifier, lenses, question))
+        entries += last
+    if verifier is None or len(verifier.texts) < 2:
+        return entries, []
+    once = {id(entry) for entry in main_targets(last)}
+    tried = zip(last, verifier.random(question), strict=True)
+    return entries, [proof for entry, proof in tried if id(entry) in once]
 
 
 def prove(

@@ -18,6 +18,8 @@ const state = {
   query: "",
   sort: "order",
   filter: "all",
+  slices: new Map(), // values by what texts are sliced by
+  slicing: false, // whether the boxes of slices beside the list are open
   whole: false, // whether long texts are shown to their ends
   compare: false, // whether an edit stands beside the text that it was made of
   editing: false,

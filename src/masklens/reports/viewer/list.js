@@ -27,11 +27,13 @@ const searchable = (text) =>
 
 // The numbers of the texts that are listed, in their order.
 function listed() {
+  const chosen = new Set(inSlice());
   const words = state.query.toLocaleLowerCase().split(/\s+/).filter(Boolean);
   const found = data.texts
     .map((_, i) => i)
     .filter(
       (i) =>
+        chosen.has(data.texts[i]) &&
         FILTERS[state.filter][1](data.texts[i]) &&
         words.every((word) => searchable(data.texts[i]).includes(word)),
     );
@@ -63,6 +65,7 @@ function listPanel() {
       { class: "panel-head" },
       el("div", { class: "search-box" }, icon(ICONS.search), search),
       el("div", { class: "panel-row" }),
+      el("div", { class: "panel-slices" }),
     ),
     el("ol", { class: "list" }),
     el("p", { class: "soft count", role: "status" }),
@@ -95,6 +98,7 @@ function fillPanel() {
     select("Sort", sorts, "sort"),
     ...(filters.length > 1 ? [select("Filter", filters, "filter")] : []),
   );
+  $(".panel-slices").replaceChildren(...[slicePanel()].filter(Boolean));
   fillList();
 }
 
@@ -112,7 +116,7 @@ const nothingFound = () =>
   el(
     "li",
     { class: "nothing" },
-    el("p", { class: "soft" }, "No text ", ...(state.query.trim() ? ["has ", isolated(`“${state.query.trim()}”`)] : ["is left"]), state.query.trim() && state.filter !== "all" ? " and passes the filter." : "."),
+    el("p", { class: "soft" }, "No text ", ...(state.query.trim() ? ["has ", isolated(`“${state.query.trim()}”`)] : ["is left"]), state.query.trim() && (state.filter !== "all" || state.slices.size) ? " and passes the filter." : "."),
     el("button", {
       type: "button",
       class: "more",
@@ -122,7 +126,7 @@ const nothingFound = () =>
   );
 
 function showAll() {
-  Object.assign(state, { query: "", filter: "all" });
+  Object.assign(state, { query: "", filter: "all", slices: new Map() });
   $(".search").value = "";
   fillPanel();
 }

@@ -16,7 +16,7 @@ const HELP = [
 ];
 
 function header() {
-  const tabs = data.parts.length
+  const tabs = hasSet()
     ? [
         choice(
           "View",
@@ -127,7 +127,7 @@ const KEYS = {
     document.body.classList.add("panel-open");
     $(".search").focus();
   },
-  s: () => data.parts.length && set({ tab: state.tab === "set" ? "texts" : "set" }),
+  s: () => hasSet() && set({ tab: state.tab === "set" ? "texts" : "set" }),
   t: toggleTheme,
   "?": () => help.showModal(),
   Escape: () => {
