@@ -7,8 +7,9 @@ import pytest
 
 from hostile import HOSTILE
 from masklens.errors import TargetError
+from masklens.evaluation.table import Cell, Table
 from masklens.reports.overview import overview
-from masklens.reports.page import Chart, Entry, Grid, report_data, report_html
+from masklens.reports.page import Chart, Entry, Grid, evaluation_panels, report_data, report_html
 from masklens.reports.proofs import by_name, proof_panels
 from masklens.reports.report import main_sets
 from records import make, proved
@@ -18,7 +19,8 @@ NOUNS = ("film", "plot", "cast", "song")
 PREDICTED = ["good" if i % 3 else "bad" for i in range(COUNT)]
 LABELS = ["good" if i % 4 else "bad" for i in range(COUNT)]
 SOURCES = [("web", "paper", HOSTILE[0])[i % 5 % 3] for i in range(COUNT)]
-GAME = [Chart("A game", {"one": [0.2, 0.8]}, [0, 100]), Grid("A table", ["name"], [["a"]])]
+GIVEN = [Chart("A chart", {"one": [0.2, 0.8]}, [0, 100]), Grid("A table", ["name"], [["a"]])]
+HITS = np.random.default_rng(9).integers(0, 2, (COUNT, 11)).astype(float)
 
 
 def entries_of(number):
@@ -47,11 +49,20 @@ def entries_of(number):
 
 def written(folder, numbers):
     entries = [entry for number in numbers for entry in entries_of(number)]
-    panels = [*proof_panels(by_name(entries)), *overview(main_sets(entries)), *GAME]
+    hits = HITS[list(numbers)]
+    cell = {"one": {"hiding": Cell(0.5)}}
+    curves = {"one": {"hiding": hits.mean(0).tolist()}}
+    table = Table(cell, {"hiding": "lower"}, curves=curves, hits={"one": {"hiding": hits}})
+    panels = [
+        *proof_panels(by_name(entries)),
+        *evaluation_panels(table),
+        *overview(main_sets(entries)),
+        *GIVEN,
+    ]
     data = report_data(
         entries,
         labels=[LABELS[i] for i in numbers],
-        panels=panels,
+        panels=[*made, *overview(main_sets(entries)), *GIVEN],
         columns={"source": [SOURCES[i] for i in numbers]},
     )
     folder.mkdir(exist_ok=True)
@@ -74,7 +85,7 @@ def drawn(tab):
     """The lines of the charts that slices reach, and the words of clouds with their sizes."""
     for card in tab.locator(".part").all():
         card.scroll_into_view_if_needed()
-    charts = tab.locator(".part-chart", has_not_text="A game")
+    charts = tab.locator(".part-chart", has_not_text="A chart")
     lines = charts.locator(".plot path.line").evaluate_all("p => p.map(e => e.getAttribute('d'))")
     clouds = tab.locator(".cloud").evaluate_all(
         "c => c.map(e => [...e.children].map(w => [w.innerText, w.style.fontSize]).sort())"
@@ -122,7 +133,7 @@ def test_what_slices_do_not_reach_says_so(visit, report):
     tab.keyboard.press("s")
     assert tab.locator(".badge", has_text="all texts").count() == 0
     slice_by(tab, "prediction", "bad")
-    assert tab.locator(".part-chart", has_text="A game").locator(".badge").inner_text() == "all texts"
+    assert tab.locator(".part-chart", has_text="A chart").locator(".badge").inner_text() == "all texts"
     assert tab.locator(".part-chart", has_text="tokens needed").locator(".badge").count() == 0
     tab.get_by_role("button", name="all texts").click()
     assert tab.locator(".list li").count() == COUNT

@@ -86,6 +86,8 @@ class Chart:
     """names of the places on the axis, instead of numbers"""
     measure: str = ""
     """what the lines are means of, for the viewer to draw them for a slice of the texts (see slices.js)"""
+    by_text: Sequence[Any] = ()
+    """or else the values themselves, (lines, texts, x)"""
 
 
 @dataclass(frozen=True)
@@ -352,7 +354,10 @@ def _game_chart(table: Table, game: str) -> Chart:
     if len(rows) < len(table.curves):
         note += " Of several layers, the best is drawn."
     done = "hidden" if game.startswith("hiding") else "revealed"
-    return Chart(f"The {game} game", series, shares, f"% of tokens {done}", "accuracy", note)
+    hits = [table.hits[row][game] for row in rows if game in table.hits.get(row, {})]
+    by_text = hits if len(hits) == len(rows) else []
+    axis = f"% of tokens {done}"
+    return Chart(f"The {game} game", series, shares, axis, "accuracy", note, by_text=by_text)
 
 
 def _best_rows(table: Table, metric: str) -> list[str]:

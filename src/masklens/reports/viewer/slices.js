@@ -117,6 +117,7 @@ const mainMap = (text, name) => {
 // A part of the set for the texts of the slice alone; null where it cannot be made from what is here.
 function slicedPart(part, texts) {
   if (part.kind === "chart" && MEASURES[part.measure]) return { ...part, series: measured(part, texts) };
+  if (part.by_text?.[0]?.length === data.texts.length) return { ...part, series: averaged(part, texts) };
   if (part.kind === "cloud" && part.name) return { ...part, words: cloudWords(part, texts) };
   return null;
 }
@@ -130,6 +131,12 @@ function measured(part, texts) {
       return row < 0 ? [] : MEASURES[part.measure](map, row);
     });
   return part.series.map(([name]) => [name, part.x.map((site) => mean(at(name, site)))]);
+}
+
+function averaged(part, texts) {
+  const places = texts.map((text) => data.texts.indexOf(text)),
+    mean = (line, k) => (places.length ? MERGES.mean(places.map((i) => part.by_text[line][i][k])) : null);
+  return part.series.map(([name], line) => [name, part.x.map((_, k) => mean(line, k))]);
 }
 
 // The words of texts that are predicted as the cloud says, by their summed scores.
