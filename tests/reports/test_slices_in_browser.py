@@ -53,12 +53,7 @@ def written(folder, numbers):
     cell = {"one": {"hiding": Cell(0.5)}}
     curves = {"one": {"hiding": hits.mean(0).tolist()}}
     table = Table(cell, {"hiding": "lower"}, curves=curves, hits={"one": {"hiding": hits}})
-    panels = [
-        *proof_panels(by_name(entries)),
-        *evaluation_panels(table),
-        *overview(main_sets(entries)),
-        *GIVEN,
-    ]
+    made = [*proof_panels(by_name(entries)), *evaluation_panels(table)]
     data = report_data(
         entries,
         labels=[LABELS[i] for i in numbers],

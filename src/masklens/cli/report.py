@@ -120,7 +120,7 @@ def explain_targets(
     """What each way says about the texts, for each target in turn."""
     from ..attribution import Explanations
 
-    wanted: Sequence[str | None] = targets or [None]
+    wanted: Sequence[str | None] = list(dict.fromkeys(targets or [])) or [None]
     parts = [explain_all(subject, texts, ways, one, seed, windows) for one in wanted]
     return {
         name: Explanations(
