@@ -59,7 +59,11 @@ const sliceBoxes = () =>
       { "aria-label": `Slice by ${name}`, class: chosen == null ? null : "on" },
       el("option", { value: "", text: `${name}: all` }),
       ...values.map(([value, count], i) =>
-        el("option", { value: i + 1, text: `${value} (${count})`, selected: value === chosen }),
+        el("option", {
+          value: i + 1,
+          text: `${value === chosen ? `${name}: ` : ""}${value} (${count})`,
+          selected: value === chosen,
+        }),
       ),
     );
     box.addEventListener("change", () => setSlices({ [name]: box.value ? values[box.value - 1][0] : null }));
