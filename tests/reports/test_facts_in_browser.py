@@ -134,3 +134,23 @@ def test_hostile_pairs_do_nothing(visit, tmp_path):
     address = written(tmp_path, [bad])
     tab = visit(address)
     assert tab.events == [address]
+
+
+def test_an_edit_of_a_long_text_is_shown_around_what_changed(visit, tmp_path):
+    """Also in a report: the page writes one of its history."""
+    before = [make(tokens=WORDS, scores=np.ones((1, 200)), text=PASSAGE)]
+    words = (*WORDS[:120], "<b>new", *WORDS[121:])
+    after = [make(tokens=words, scores=2 * np.ones((1, 200)), text=" ".join(words))]
+    data = report_data([Entry(a, a.method) for a in before + after])
+    data["texts"][0]["job"], data["texts"][1]["like"] = "1", "1"
+    (tmp_path / "x.html").write_text(report_html(data), encoding="utf-8")
+    tab = visit((tmp_path / "x.html").as_uri())
+    tab.keyboard.press("j")
+    tab.get_by_role("button", name="Compare with the text before the edit").click()
+    lines = tab.locator(".compare .sentence")
+    for i, (other, word) in enumerate((("del", "w120"), ("ins", "<b>new"))):
+        assert lines.nth(i).locator(other).all_inner_texts() == [word]
+        said = lines.nth(i).inner_text()
+        assert "w119" in said and "w121" in said and "w50" not in said and "w190" not in said
+    lines.first.get_by_role("button", name="more").click()
+    assert "w50" in lines.first.inner_text() and "w190" in lines.first.inner_text()

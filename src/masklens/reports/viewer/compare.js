@@ -82,7 +82,7 @@ const sides = (...both) => el("div", { class: "sides" }, ...both);
 
 // "positive 0.97, then negative 0.81"
 function predictionChange(before, after) {
-  const said = (text) => [isolated(text.prediction, "label"), ` ${chanceOf(text, text.prediction)}`];
+  const said = (text) => [isolated(text.prediction, "label"), ...chanceOf(text).map((chance) => ` ${chance}`)];
   return el(
     "span",
     { class: before.prediction === after.prediction ? "" : "wrong" },
@@ -93,18 +93,36 @@ function predictionChange(before, after) {
 }
 
 const shareOf = (text, name) => text.classes?.find(([known]) => known === name)?.[1];
-const chanceOf = (text, name) => (shareOf(text, name) == null ? "" : probability(shareOf(text, name)));
+// The probability of the prediction, from the classes or else from a proof; none where neither is known.
+function chanceOf(text) {
+  const share = shareOf(text, text.prediction),
+    proved = mapsOf(text).map(proofNow).find(Boolean)?.before;
+  return share != null ? [probability(share)] : proved && !isNumber(text.prediction) ? [proved] : [];
+}
 
 // One of the texts, with the words that the other does not have marked, and its probabilities with their change.
 function side(name, text, other) {
   const words = (one) => one.text.join("\n").split(/(\s+)/),
     own = words(text),
     kept = new Set(aligned(own, words(other)).filter(([, j]) => j != null).map(([i]) => i));
-  const line = el("p", { class: "sentence", dir: direction(text.text.join(" ")) });
-  own.forEach((word, i) =>
-    line.append(kept.has(i) || !word.trim() ? word : el(name === "before" ? "del" : "ins", {}, isolated(word))),
-  );
+  const line = el("p", { class: "sentence", dir: direction(text.text.join(" ")) }),
+    shown = nearChanges(own, kept);
+  own.forEach((word, i) => {
+    if (!shown(i)) return shown(i - 1) || !i ? line.append(" … ") : null;
+    line.append(kept.has(i) || !word.trim() ? word : el(name === "before" ? "del" : "ins", {}, isolated(word)));
+  });
+  if (own.length > LONG_SIDE) line.append(" ", moreButton());
   return el("section", { "aria-label": name }, el("h2", { class: "soft", text: name }), line, shareList(text, name, other));
+}
+
+// Which words of a long text stand near one that changed; all of a short text, or where nothing was taken or added.
+const LONG_SIDE = 160, // words and the spaces between them
+  NEAR = 30;
+function nearChanges(words, kept) {
+  const changed = words.map((_, i) => i).filter((i) => !kept.has(i));
+  if (state.whole || words.length <= LONG_SIDE || !changed.length) return (i) => i >= 0;
+  const near = new Set(changed.flatMap((i) => Array.from({ length: 2 * NEAR + 1 }, (_, k) => i - NEAR + k)));
+  return (i) => near.has(i);
 }
 
 function shareList(text, name, other) {
