@@ -232,16 +232,16 @@ def test_loading_weights_shows_no_bar():
 
 
 def test_texts_come_from_standard_input(monkeypatch):
-    from masklens import reading
+    from masklens.files import formats
 
-    reading._standard_input.cache_clear()
+    formats.standard_input.cache_clear()
     fake_explanations(monkeypatch)
     common = ["explain", "--model", "m", "--method", first_method(), "--json"]
     done = CliRunner().invoke(app, [*common, "--input", "-"], input="one\n\ntwo\r\n")
     assert [row["text"] for row in json.loads(done.stdout)] == ["one", "two"], done.stderr
-    reading._standard_input.cache_clear()
+    formats.standard_input.cache_clear()
     assert CliRunner().invoke(app, [*common, "--input", "-"], input="").exit_code == 2
-    reading._standard_input.cache_clear()
+    formats.standard_input.cache_clear()
     done = CliRunner().invoke(app, [*common, "-"], input="id,text\n1,one\n")
     assert [row["text"] for row in json.loads(done.stdout)] == ["one"], done.stderr
     done = CliRunner().invoke(app, [*common, "-", "two"], input="one\n")

@@ -16,7 +16,8 @@ import tiny
 from hostile import FORBIDDEN, HOSTILE
 from masklens.attribution import Attribution
 from masklens.errors import MasklensError, TargetError, TextError
-from masklens.reading import Columns, read_rows
+from masklens.files.formats import Columns
+from masklens.files.reading import read_rows
 from masklens.reports.page import Entry, report_data, report_html
 
 quick = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

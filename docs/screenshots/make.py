@@ -19,7 +19,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import masklens as ml
-from masklens.reading import read_texts
+from masklens.files.reading import read_texts
 from masklens.reports.queue import Queue
 from masklens.reports.serve import application, bound, explainer
 from masklens.reports.ways import choose, explain_ways, ways

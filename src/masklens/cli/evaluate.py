@@ -114,7 +114,7 @@ def read_gold(pattern: str | None, column: str | None, limit: int | None) -> lis
     """The gold labels of the texts in files: ids, names, or lists of answers."""
     if not pattern or not column:
         return None
-    from ..reading import read_labels
+    from ..files.reading import read_labels
 
     return [read_target(label) for label in read_labels(pattern, column, limit)]
 

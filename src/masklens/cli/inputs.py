@@ -29,7 +29,8 @@ def gather(
     pair: bool = False,
 ) -> list[Text]:
     """The texts given as arguments, two by two for pairs, and those in files, at most `limit` of them."""
-    from ..reading import STANDARD_INPUT, read_texts
+    from ..files.formats import STANDARD_INPUT
+    from ..files.reading import read_texts
 
     given = list(texts or [])
     if given == [STANDARD_INPUT] and pattern is None:

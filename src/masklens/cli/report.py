@@ -107,7 +107,7 @@ def read_answers(
     """The right answers in a file as a report takes them: names, and lists where questions are answered."""
     if not pattern or not column:
         return None
-    from ..reading import read_labels
+    from ..files.reading import read_labels
     from ..tasks.answers import gold_answers
     from ..tasks.spans import QuestionAnswering
 
