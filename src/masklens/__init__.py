@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from . import analysis
     from .attribution import Attribution, load, save
     from .diffmask.lens import DiffMask
-    from .evaluation import evaluate, verify
+    from .evaluation import choose, evaluate, verify
     from .methods.explain import explain
     from .model.families import register_family
     from .model.subject import Subject
@@ -33,6 +33,7 @@ __all__ = [
     "DiffMask",
     "Subject",
     "analysis",
+    "choose",
     "evaluate",
     "explain",
     "load",
@@ -48,6 +49,7 @@ _HOME = {
     "Attribution": "attribution",
     "DiffMask": "diffmask.lens",
     "Subject": "model.subject",
+    "choose": "evaluation",
     "evaluate": "evaluation",
     "explain": "methods.explain",
     "load": "attribution",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from ..layers import site_number
 from ..progress import stage
 from . import options
 from .console import draw, print_json, tell, working
@@ -16,8 +17,8 @@ from .inputs import check_methods, check_unused, choose_ways, explain_all, gathe
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
+    from ..methods.ways import Way
     from ..model.subject import Subject
-    from ..reports.ways import Way
 
 T = TypeVar("T")
 
@@ -37,6 +38,7 @@ def explain(
     option: options.MethodOption = None,
     lens: options.Lenses = None,
     lm_head: options.Head = None,
+    layer: options.Layers = None,
     target: options.Target = None,
     windows: options.Windows = None,
     verify: options.Verify = True,
@@ -65,12 +67,13 @@ def explain(
             check_unused({"--guard": guard}, "--verify")
         wanted = gather(texts, input, column, limit, pair)
         check_methods(method)
+        sites = [site_number(name) for name in layer] if layer else None
         check_seed(seed)
         subject = load_subject(model, device, truncate, max_length, trust_remote_code)
         lenses = load_lenses(model, subject, lens, method)
         ways = choose_ways(method, lenses, lm_head, option)
         found: Mapping[str, Sequence[Attribution]]
-        found = explain_all(subject, wanted, ways, target, seed, windows)
+        found = explain_all(subject, wanted, ways, target, seed, windows, sites)
         lines: list[str] = []
         proved: Mapping[str, Sequence[Attribution]] = {}
         if verify:
