@@ -170,8 +170,8 @@ def halves(texts: Sequence[Text], sample: int, seed: int) -> tuple[list[Text], l
     different = list(dict.fromkeys(texts))
     if min(len(different), sample) < 2:
         raise TextError(
-            f"{len(different)} different texts and a sample of {sample} were given; a choice needs at least 2, "
-            f"one to choose and one to confirm, and about {SAMPLE} to be relied on"
+            f"{len(different)} different texts and a sample of {sample} were given; a choice needs 2 or "
+            f"more, to choose and to confirm, and about {SAMPLE} to be relied on"
         )
     order = np.random.default_rng(seed).permutation(len(different))[:sample]
     drawn, middle = [different[i] for i in order], (len(order) + 1) // 2
