@@ -192,7 +192,7 @@ def messages(node):
 
 def test_a_warning_is_one_line_without_source(monkeypatch):
     fake_explanations(monkeypatch)
-    from masklens.reports import ways
+    from masklens.methods import ways
 
     def explain(_subject, texts, method, **options):
         warnings.warn("something about lens=\nand more", stacklevel=1)
@@ -309,9 +309,9 @@ def fake_explanations(monkeypatch):
     import masklens
     from masklens.evaluation.verify import Question
     from masklens.methods import explain as explaining
+    from masklens.methods import ways
     from masklens.model import subject
     from masklens.reports import report as reporting
-    from masklens.reports import ways
     from masklens.tasks.classification import Classification
 
     def explain(_subject, texts, method, **options):
