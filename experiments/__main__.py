@@ -29,7 +29,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "model_dir": {"type": Path, "required": True, "help": "the folder of the reference checkpoints"},
     "data": {"type": Path, "required": True, "help": "the folder of the data sets"},
-    "model": {"help": "such as mpnet-sst5; of saliency and shortcuts, mpnet or minilm"},
+    "model": {
+        "help": "such as mpnet-sst5; of saliency and shortcuts, mpnet or minilm; of contrastive, smollm2 or "
+        "a GGUF file"
+    },
     "lens": {"type": Path, "help": "a folder of fitted lenses, instead of fitting them"},
     "part": {"action": "append", "help": "do only this part, such as lens or lens/inputs; may be repeated"},
     "jobs": {"type": count, "default": 1, "help": "processes side by side"},
@@ -59,6 +62,10 @@ EXPERIMENTS = {
     "emergence": Experiment(
         "Planted transformers: what lenses drop at each layer",
         ("out", "task", "seeds", "alone", "steps"),
+    ),
+    "contrastive": Experiment(
+        "Language models: do explanations point to the known evidence?",
+        ("out", "data", "model", "part", "limit", "seed"),
     ),
     "shortcuts": Experiment(
         "Planted words that decide: which methods find them",

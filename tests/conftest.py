@@ -22,20 +22,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 CONTRACT: list[tuple[str, Any]] = []
 """(outcome, [method, family, task, why not]) of each contract test, also of those that other workers ran"""
+LANGUAGE: list[tuple[str, Any]] = []
+"""(outcome, [method, family, why not]) of the contract tests on further language models"""
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "call":
-        CONTRACT.extend(
-            (report.outcome, value) for name, value in report.user_properties if name == "contract"
-        )
+        for name, value in report.user_properties:
+            if name in ("contract", "language"):
+                (CONTRACT if name == "contract" else LANGUAGE).append((report.outcome, value))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.getoption("--write-table") and not hasattr(session.config, "workerinput"):
         import family_table
 
-        family_table.write(CONTRACT)
+        family_table.write(CONTRACT, LANGUAGE)
 
 
 @pytest.fixture(scope="session")

@@ -37,17 +37,54 @@ the family has no such head.
 """
 
 
-def write(found: list[tuple[str, Any]]) -> None:
-    """Write the page; an incomplete run writes nothing."""
+CLASS = re.compile(r"\b\w+(ForCausalLM|ForMaskedLM|ForConditionalGeneration|WithLMHead|LMHeadModel)\b")
+MORE = "## More language models"
+MORE_HEAD = f"""{MORE}
+
+The same checks on further families of `transformers`, each with its language-model head only, and with one
+method for each way of using a model. A number stands for the reason that is given; the reasons are listed
+below.
+"""
+
+
+def write(found: list[tuple[str, Any]], language: list[tuple[str, Any]]) -> None:
+    """Write the page. A half of it whose tests did not all run is left as it is."""
+    old, _, old_more = PAGE.read_text(encoding="utf-8").partition(MORE)
+    first, second = _tasks_page(found) or old, _language_page(language) or MORE + old_more
+    PAGE.write_text(first.rstrip() + "\n\n" + second.rstrip() + "\n", encoding="utf-8")
+
+
+def _tasks_page(found: list[tuple[str, Any]]) -> str:
     cells: dict[tuple[str, str], list[tuple[str, str, str]]] = defaultdict(list)
     for outcome, (method, family, head, reason) in found:
         cells[family, head].append((method, outcome, reason))
     methods = {method for cell in cells.values() for method, _, _ in cell}
     if set(cells) != set(tiny.cases()) or any(len(cell) != len(methods) for cell in cells.values()):
-        print("\nthe contract tests did not all run; docs/families.md is left as it is")
-        return
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text("\n".join([HEAD, *_table(cells), "", *_reasons(cells), ""]), encoding="utf-8")
+        print("\nthe contract tests did not all run; their part of docs/families.md is left as it is")
+        return ""
+    return "\n".join([HEAD, *_table(cells), "", *_reasons(cells)])
+
+
+def _language_page(found: list[tuple[str, Any]]) -> str:
+    """A table of families by methods: "ok", "fails", or the number of the reason why not."""
+    cells = {(family, method): (outcome, reason) for outcome, (method, family, reason) in found}
+    methods = sorted({method for _, method in cells})
+    if not methods or len(cells) != len(methods) * len(tiny.LANGUAGE_MODELS):
+        print("\nnot all tests of language models ran; their part of docs/families.md is left as it is")
+        return ""
+    reasons: dict[str, int] = {}
+
+    def cell(family: str, method: str) -> str:
+        outcome, reason = cells[family, method]
+        if outcome != "passed":
+            return "fails"
+        said = CLASS.sub("the model", reason)
+        return str(reasons.setdefault(said, len(reasons) + 1)) if said else "ok"
+
+    lines = ["| family | " + " | ".join(methods) + " |", "|---" * (len(methods) + 1) + "|"]
+    for family in tiny.LANGUAGE_MODELS:
+        lines.append(f"| {family} | " + " | ".join(cell(family, method) for method in methods) + " |")
+    return "\n".join([MORE_HEAD, *lines, "", *(f"{number}. {said}" for said, number in reasons.items())])
 
 
 def _table(cells: dict[tuple[str, str], list[tuple[str, str, str]]]) -> list[str]:

@@ -12,7 +12,7 @@ from masklens.cli.main import app
 from masklens.corpus import Job, run
 from masklens.corpus.local import devices
 from masklens.errors import MasklensError, MethodError, ModelError, TargetError
-from masklens.model.subject import check_device
+from masklens.model.devices import check_device
 from masklens.reports.page import Entry, report_data
 
 COMMANDS = ("explain", "fit", "evaluate", "report")

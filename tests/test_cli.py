@@ -154,7 +154,7 @@ def test_messages_name_options_and_layers(message, told):
 
 PYTHON_ONLY = (
     "attn_implementation=", "register_family", "value=", "by=", "replace='mask'", "precision=", "recipe=",
-    "validation=", "device_map=",
+    "validation=", "device_map=", "start=",
 )  # fmt: skip
 """arguments that no command passes on, and advice that is about Python"""
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import tiny
-from masklens import explain
+from masklens import Subject, explain
 from masklens.errors import MethodError, ModelError
 from masklens.methods.registry import METHODS, Method, Request, load_all
 from restored import snapshot
@@ -138,6 +138,37 @@ def test_contract(name, family, head, record_property):
     method, found = METHODS[name], [name, family, head, "failed"]
     record_property("contract", found)
     found[3] = check(method, tiny.subject(family, head), tiny.texts(family, head), options(method, family))
+
+
+KINDS = ("attention", "decoded_gradcam", "grad_x_input", "integrated_gradients", "occlusion")
+"""for each way of using a model, a method that stands for the others"""
+QUICK_FAMILIES = ("qwen3", "gemma3_text", "gpt_oss", "mamba", "ctrl", "marian", "led")
+
+
+def language_grid() -> list[Any]:
+    """The methods of all kinds on the further language models; all but a few are slow."""
+    out = []
+    for name in KINDS:
+        for family in tiny.LANGUAGE_MODELS:
+            quick = family in QUICK_FAMILIES and name == ONE_METHOD
+            out.append(pytest.param(name, family, marks=[] if quick else pytest.mark.slow))
+    return out
+
+
+@pytest.mark.parametrize(("name", "family"), language_grid())
+def test_contract_on_language_models(name, family, record_property):
+    found = [name, family, "failed"]
+    record_property("language", found)
+    method, model = METHODS[name], tiny.language_model(family)
+    try:
+        subject = Subject(model, tiny.sentencepiece())
+    except ModelError as error:
+        found[2] = str(error)
+        return
+    assert subject.sites == (0, 1, 2, 3, 4)
+    texts = tiny.language_texts(family)
+    subject.states(subject.encode(texts[:1]))  # some families change themselves the first time they run
+    found[2] = check(method, subject, texts, dict(method.quick))
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))

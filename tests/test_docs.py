@@ -6,6 +6,7 @@ A block that cannot be run says why, in a comment right before it: <!-- not run:
 """
 
 import contextlib
+import copy
 import csv
 import importlib.util
 import io
@@ -40,7 +41,12 @@ FENCE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 RUN, SHOWN = ("python", "sh"), ("text", "diff")
-PLACEHOLDERS = {"PATH_OR_HUB_ID": "model", "PRETRAINED_LM": "model", "LENS_FOLDER": "model/lens-inputs"}
+PLACEHOLDERS = {
+    "PATH_OR_HUB_ID": "model",
+    "PRETRAINED_LM": "model",
+    "LENS_FOLDER": "model/lens-inputs",
+    "CHAT_MODEL": "chat",
+}
 NEEDS_LENS = re.compile(r"LENS_FOLDER|packaged|masklens (?:demo|serve|report|explain)(?!.*--model)")
 LIBRARIES = {"part_of_speech": "spacy"}
 """what blocks need that speak of a thing, and that may not be installed"""
@@ -106,11 +112,26 @@ def model(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory):
+    """A tiny random decoder with a chat template."""
+    from tests import tiny
+
+    folder = tmp_path_factory.mktemp("decoder") / "chat"
+    tiny.model("gpt2", "causal", n_positions=256).save_pretrained(folder)
+    tokenizer = copy.deepcopy(tiny.byte_bpe())
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path, monkeypatch, model):
+def folder(tmp_path, monkeypatch, model, chat):
     """A folder with the files that the pages speak of; the current one."""
     monkeypatch.chdir(tmp_path)
     Path("model").symlink_to(model)
+    Path("chat").symlink_to(chat)
+    Path("messages.json").write_text('[{"role": "user", "content": "who ?"}]', encoding="utf-8")
     texts, labels = read_reviews()
     rows = [{"text": t, "label": label} for t, label in zip(texts[:6], labels[:6], strict=True)]
     with Path("reviews.csv").open("w", encoding="utf-8", newline="") as file:

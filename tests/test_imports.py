@@ -29,7 +29,7 @@ RANKS = {
 """a room imports itself and rooms of a lower rank; model and tasks may import each other"""
 SHARED = {
     *("bootstrap", "checks", "errors", "layers", "attribution", "words", "files", "reading", "analysis"),
-    *("progress", "verification"),
+    *("generation", "progress", "units", "verification"),
 }
 """modules beside the rooms: everyone imports them, they import one another"""
 DRAWING = {f"reports.{name}" for name in ("colours", "labels", "heatmap", "terminal", "fragment", "bars")}

@@ -239,6 +239,142 @@ FAMILIES: dict[str, Tiny] = {
 }
 """by the config's model_type"""
 
+_DECODER_SIZES = _SIZES | dict(num_key_value_heads=1, head_dim=8)
+_EXPERTS = dict(num_local_experts=4, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
+_SHARED = dict(decoder_sparse_step=1, shared_expert_intermediate_size=16)
+_OLD = dict(n_embd=16, n_layer=3, n_head=2, n_positions=64, initializer_range=0.3)
+_BART, _T5 = _RENAMED["BartConfig"], _RENAMED["T5Config"]
+_LATENT = dict(
+    num_key_value_heads=2,
+    kv_lora_rank=8,
+    q_lora_rank=8,
+    qk_rope_head_dim=4,
+    qk_nope_head_dim=4,
+    v_head_dim=8,
+    first_k_dense_replace=1,
+    n_routed_experts=4,
+    n_group=2,
+    topk_group=1,
+)
+_MAMBA = dict(hidden_size=16, num_hidden_layers=3, state_size=4, initializer_range=0.3)
+
+LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
+    "apertus": _DECODER_SIZES,
+    "arcee": _DECODER_SIZES,
+    "bitnet": _DECODER_SIZES,
+    "bloom": dict(hidden_size=16, n_layer=3, n_head=2, initializer_range=0.3),
+    "codegen": _OLD | dict(n_head=4, rotary_dim=4),
+    "cohere": _DECODER_SIZES,
+    "cohere2": _DECODER_SIZES,
+    "ctrl": _OLD | dict(dff=32),
+    "deepseek_v2": _SIZES | _EXPERTS | _LATENT,
+    "deepseek_v3": _SIZES | _EXPERTS | _LATENT,
+    "diffllama": _DECODER_SIZES | dict(num_attention_heads=4, num_key_value_heads=2),
+    "doge": _DECODER_SIZES,
+    "ernie4_5": _DECODER_SIZES,
+    "exaone4": _DECODER_SIZES,
+    "falcon": dict(hidden_size=16, num_hidden_layers=3, num_attention_heads=2, initializer_range=0.3),
+    "falcon_mamba": _MAMBA,
+    "gemma2": _DECODER_SIZES,
+    "gemma3_text": _DECODER_SIZES,
+    "glm4": _DECODER_SIZES,
+    "gpt_bigcode": _OLD,
+    "gpt_neo": dict(
+        hidden_size=16, num_layers=3, num_heads=2, attention_types=[[["global", "local", "global"], 1]]
+    ),
+    "gpt_oss": _DECODER_SIZES | _EXPERTS,
+    "gptj": _OLD | dict(rotary_dim=4),
+    "granite": _DECODER_SIZES,
+    "granitemoe": _DECODER_SIZES | _EXPERTS,
+    "helium": _DECODER_SIZES,
+    "jamba": _DECODER_SIZES | _EXPERTS | dict(use_mamba_kernels=False),
+    "jetmoe": _DECODER_SIZES | _EXPERTS | dict(kv_channels=8),
+    "lfm2": _DECODER_SIZES | dict(full_attn_idxs=[1]),
+    "mamba": _MAMBA,
+    "minimax": _DECODER_SIZES | _EXPERTS,
+    "mixtral": _DECODER_SIZES | _EXPERTS,
+    "modernbert-decoder": _SIZES,
+    "mpt": dict(d_model=16, n_heads=2, n_layers=3, max_seq_len=64),
+    "nemotron": _DECODER_SIZES,
+    "olmo": _DECODER_SIZES,
+    "olmo2": _DECODER_SIZES,
+    "olmo3": _DECODER_SIZES,
+    "olmoe": _DECODER_SIZES | _EXPERTS,
+    "openai-gpt": _OLD,
+    "persimmon": _SIZES,
+    "phi": _DECODER_SIZES,
+    "phi3": _DECODER_SIZES,
+    "phimoe": _DECODER_SIZES | _EXPERTS,
+    "qwen2_moe": _DECODER_SIZES | _EXPERTS | _SHARED,
+    "qwen3": _DECODER_SIZES,
+    "qwen3_moe": _DECODER_SIZES | _EXPERTS,
+    "recurrent_gemma": _DECODER_SIZES,
+    "reformer": dict(
+        is_decoder=True,
+        hidden_size=16,
+        num_attention_heads=2,
+        attention_head_size=8,
+        attn_layers=["local", "lsh", "local"],
+        feed_forward_size=32,
+        axial_pos_embds=False,
+    ),
+    "rwkv": dict(hidden_size=24, num_hidden_layers=3, context_length=64),
+    "seed_oss": _DECODER_SIZES,
+    "smollm3": _DECODER_SIZES,
+    "stablelm": _DECODER_SIZES,
+    "starcoder2": _DECODER_SIZES,
+    "xglm": dict(d_model=16, ffn_dim=32, num_layers=3, attention_heads=2, max_position_embeddings=64),
+    "xlstm": dict(hidden_size=16, num_hidden_layers=3, num_heads=2),
+    "bigbird_pegasus": _BART | dict(attention_type="original_full"),
+    "blenderbot": _BART,
+    "fsmt": _BART | dict(src_vocab_size=100, tgt_vocab_size=100, langs=["en", "de"]),
+    "led": _BART | dict(max_encoder_position_embeddings=64, attention_window=4),
+    "longt5": _T5 | dict(local_radius=3),
+    "m2m_100": _BART,
+    "marian": _BART,
+    "mbart": _BART,
+    "mt5": _T5,
+    "mvp": _BART,
+    "pegasus": _BART,
+    "pegasus_x": _BART | dict(block_size=4, num_global_tokens=2),
+    "plbart": _BART,
+    "prophetnet": dict(
+        hidden_size=16,
+        num_encoder_layers=3,
+        num_decoder_layers=3,
+        num_encoder_attention_heads=2,
+        num_decoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+    ),
+    "switch_transformers": _T5 | dict(num_experts=4, expert_capacity=64),
+    "umt5": _T5,
+    "funnel": dict(
+        block_sizes=[1, 1], d_model=16, n_head=2, d_head=8, d_inner=32, max_position_embeddings=64
+    ),
+    "longformer": _SIZES | dict(attention_window=4),
+    "yoso": _SIZES,
+}
+"""sizes of further families by their model_type, each with its language-model head only"""
+
+_MASKED = ("funnel", "longformer", "yoso")
+
+
+def language_model(family: str) -> Any:
+    """A random language model of one of the further families."""
+    ids = dict(pad_token_id=0, eos_token_id=1, bos_token_id=1, decoder_start_token_id=0)
+    sizes = {"vocab_size": len(sentencepiece())} | LANGUAGE_MODELS[family] | ids
+    made = hf.CONFIG_MAPPING[family](**sizes)
+    head = "seq2seq" if made.is_encoder_decoder else "mlm" if family in _MASKED else "causal"
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return _AUTO[head].from_config(made).eval()
+
+
+def language_texts(family: str) -> list[Any]:
+    return texts("albert", "mlm") if family in _MASKED else TEXTS
+
+
 _AUTO = {
     "qa": hf.AutoModelForQuestionAnswering,
     "tagging": hf.AutoModelForTokenClassification,

@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import analysis
-    from .attribution import Attribution, load, save
+    from .attribution import Attribution
     from .diffmask.lens import DiffMask
-    from .evaluation import choose, evaluate, verify
+    from .evaluation.choose import choose
+    from .evaluation.evaluate import evaluate
+    from .evaluation.generation import verify_generation
+    from .evaluation.verify import verify
+    from .generation import Generation, load, save
     from .methods.explain import explain
+    from .methods.generation import explain_generation
+    from .methods.logit_lens import layer_predictions
     from .model.families import register_family
     from .model.subject import Subject
     from .model.windows import windows
@@ -31,17 +37,21 @@ __version__ = "0.2.0"
 __all__ = [
     "Attribution",
     "DiffMask",
+    "Generation",
     "Subject",
     "analysis",
     "choose",
     "evaluate",
     "explain",
+    "explain_generation",
+    "layer_predictions",
     "load",
     "methods",
     "register_family",
     "report",
     "save",
     "verify",
+    "verify_generation",
     "windows",
 ]
 
@@ -52,11 +62,15 @@ _HOME = {
     "choose": "evaluation",
     "evaluate": "evaluation",
     "explain": "methods.explain",
-    "load": "attribution",
+    "explain_generation": "methods.generation",
+    "Generation": "generation",
+    "layer_predictions": "methods.logit_lens",
+    "load": "generation",
     "register_family": "model.families",
     "report": "reports.report",
-    "save": "attribution",
+    "save": "generation",
     "verify": "evaluation",
+    "verify_generation": "evaluation",
     "windows": "model.windows",
 }
 

@@ -7,6 +7,8 @@ import torch
 from tests.methods.tiny_models import TEXTS, tiny_config
 from torch import nn
 
+import tiny
+from masklens import explain
 from masklens.errors import MethodError
 from masklens.methods import decoded
 from masklens.methods.decoded import decoded_gradcam
@@ -210,3 +212,41 @@ def test_the_language_model_is_left_as_it_was(ask, masked_lm):
     assert all(m.training for m in masked_lm.modules())
     assert hooks == sum(len(m._forward_hooks) for m in masked_lm.modules())
     masked_lm.eval()
+
+
+def decoded_slowly(subject, text, site, tokens):
+    """Scores on a GPT-2, a position at a time: its head names the token after a position."""
+    model, batch = subject.module, subject.encode([text])
+    state = subject.states(batch, [site]).states[site].requires_grad_()
+    output = subject.run(batch, replace={site: lambda _: state}).output
+    subject.task.score(output, subject.task.resolve(None, output, batch)).sum().backward()
+    alpha = torch.relu((state.grad[0] * state.detach()[0]).sum(-1))
+    with torch.no_grad():
+        named = model.lm_head(model.transformer.ln_f(state[0])).softmax(-1)  # row i: the token after i
+    ids = batch.inputs["input_ids"][0].tolist()
+    total = dict.fromkeys(ids, 0.0)
+    for i in range(len(ids)):
+        for token in total:
+            if tokens == "own" and i == 0:
+                share = float(token == ids[0])
+            else:
+                share = float(named[i if tokens == "next" else i - 1, token])
+            total[token] += share * float(alpha[i])
+    return torch.tensor([total[token] for token in ids])
+
+
+@pytest.mark.parametrize("site", [1, 3])
+@pytest.mark.parametrize("tokens", ["own", "next"])
+def test_which_tokens_get_a_score_on_a_decoder(tokens, site):
+    subject, texts = tiny.subject("gpt2", "causal"), tiny.TEXTS
+    made = explain(subject, texts, method="decoded_gradcam", sites=[site], tokens=tokens)
+    for text, one in zip(texts, made, strict=True):
+        expected = decoded_slowly(subject, text, site, tokens)
+        torch.testing.assert_close(torch.tensor(one.scores[0]), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_masked_head_has_no_next_token_and_other_words_are_refused(ask, masked_lm):
+    with pytest.raises(MethodError, match="needs the head of a causal language model"):
+        decoded_gradcam(ask((3,)), lm_head=masked_lm, tokens="next")
+    with pytest.raises(MethodError, match="tokens='both' is not known; give 'own' or 'next'"):
+        decoded_gradcam(ask((3,)), lm_head=masked_lm, tokens="both")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from masklens import Subject, explain
+from masklens import Subject, explain, explain_generation
 from masklens.tasks.lm import CausalLM
 
 pytestmark = pytest.mark.slow
@@ -63,3 +63,33 @@ def test_a_continuation_and_padding(subject):
     _, padded = explain(subject, texts, method="grad_x_input", target=[None, target])
     assert alone.target == padded.target == target
     np.testing.assert_allclose(alone.scores, padded.scores, atol=1e-2 * np.abs(alone.scores).max())
+
+
+MESSAGES = [
+    {"role": "system", "content": "You answer in one sentence."},
+    {"role": "user", "content": "Anna lives in Paris. Tom lives in Rome. In which city does Tom live?"},
+]
+
+
+def test_a_chat_is_answered_and_explained(subject):
+    made = explain_generation(subject, MESSAGES, sites=[0, 16], max_new_tokens=8, units="sentences")
+    tokenizer = subject.tokenizer
+    filled = tokenizer.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=True)
+    assert made.prompt == filled and "Rome" in made.answer
+    ids = tokenizer(filled, add_special_tokens=False)["input_ids"]
+    assert list(made.ids[: len(ids)]) == ids  # filled once, no further marks
+    free = [token for token, special in zip(made.tokens, made.special, strict=True) if not special]
+    assert free[:2] == ["You answer in one sentence.", "Anna lives in Paris."]
+    assert made.turns[1].role == "user" and made.scores.shape[:2] == (len(made.steps), 2)
+
+
+def test_steps_at_once_are_steps_alone(subject):
+    whole = explain_generation(subject, PROMPTS[0], sites=[0, 16, 31], max_new_tokens=3)
+    for i in range(1, 3):
+        so_far = whole.text[: whole.ends[i]]
+        assert tuple(subject.tokenizer(so_far)["input_ids"]) == whole.ids[: whole.places[i]]
+        alone = explain(
+            subject, so_far, method="grad_x_input", sites=[0, 16, 31], target=whole.ids[whole.places[i]]
+        )[0]
+        largest = np.abs(alone.scores).max()
+        np.testing.assert_allclose(whole.step(i).scores, alone.scores, atol=1e-3 * largest)

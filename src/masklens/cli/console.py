@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,8 @@ from ..reports.labels import printable
 from .wording import in_options
 
 if TYPE_CHECKING:
-    from ..attribution import Attribution
+    from ..attribution import Attribution, Text
+    from ..methods.logit_lens import LayerPredictions
 
 
 def tell(message: str) -> None:
@@ -51,15 +52,17 @@ def print_json(data: Any) -> None:
     typer.echo(json.dumps(data, default=str))
 
 
-def draw(attributions: Sequence[Attribution]) -> None:
-    """Print every attribution as a heat map, with its verification."""
+def draw(attributions: Sequence[Attribution], layers: Mapping[Text, LayerPredictions] | None = None) -> None:
+    """Print every attribution as a heat map, with what the layers would predict and its verification."""
     from rich.console import Console
 
-    from ..reports.terminal import HeatMap, proof_line
+    from ..reports.terminal import HeatMap, layers_line, proof_line
 
     console = Console()
     for attribution in attributions:
         console.print(HeatMap(attribution))
+        if layers and attribution.text in layers:
+            console.print(layers_line(layers[attribution.text]))
         if attribution.verification:
             console.print(proof_line(attribution, attribution.verification))
         console.print()

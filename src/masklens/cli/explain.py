@@ -13,10 +13,12 @@ from ..layers import site_number
 from ..progress import stage
 from . import options
 from .console import draw, print_json, tell, working
+from .generate import answer_all, gather_prompts, keep_answers, show_answers
 from .inputs import check_methods, check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
 
 if TYPE_CHECKING:
-    from ..attribution import Attribution
+    from ..attribution import Attribution, Text
+    from ..methods.logit_lens import LayerPredictions
     from ..methods.ways import Way
     from ..model.subject import Subject
 
@@ -29,6 +31,8 @@ def explain(
     column: options.Column = None,
     pair: options.Pair = False,
     limit: options.Limit = None,
+    generate: options.Generate = False,
+    chat: options.Chat = None,
     model: options.Model = None,
     device: options.Device = None,
     truncate: options.Truncate = False,
@@ -41,6 +45,9 @@ def explain(
     layer: options.Layers = None,
     target: options.Target = None,
     windows: options.Windows = None,
+    units: options.Units = "tokens",
+    max_new_tokens: options.NewTokens = 64,
+    continuation: options.Continuation = None,
     verify: options.Verify = True,
     guard: options.Guard = None,
     out: Annotated[
@@ -55,6 +62,7 @@ def explain(
 
       masklens explain "a fast, funny movie"
       masklens explain --model FOLDER --method gradcam --input reviews.csv
+      masklens explain --model FOLDER --chat messages.json --units sentences
     """
     with working():
         from ..attribution import record
@@ -65,30 +73,59 @@ def explain(
             check_output(out)
         if not verify:
             check_unused({"--guard": guard}, "--verify")
-        wanted = gather(texts, input, column, limit, pair)
         check_methods(method)
         sites = [site_number(name) for name in layer] if layer else None
         check_seed(seed)
+        if generate or chat:
+            unused = {"--pair": pair, "--lens": lens, "--lm-head": lm_head, "--windows": windows}
+            check_unused(
+                unused | {"--guard": guard, "--layer": layer}, "texts to explain without --generate or --chat"
+            )
+            prompts = gather_prompts(chat, lambda: gather(texts, input, column, limit))
+        else:
+            mine = {"--units": units != "tokens", "--continuation": continuation}
+            check_unused(mine, "--generate or --chat")
+            wanted = gather(texts, input, column, limit, pair)
         subject = load_subject(model, device, truncate, max_length, trust_remote_code)
-        lenses = load_lenses(model, subject, lens, method)
-        ways = choose_ways(method, lenses, lm_head, option)
-        found: Mapping[str, Sequence[Attribution]]
-        found = explain_all(subject, wanted, ways, target, seed, windows, sites)
-        lines: list[str] = []
-        proved: Mapping[str, Sequence[Attribution]] = {}
-        if verify:
-            proved, lines = prove(subject, found, ways, guard)
-        attributions = text_by_text(list((proved if verify else found).values()))
-        if out:
-            with stage(f"writing {out}"):
-                write(attributions, out, subject if verify else None, lenses, guard)
-            tell(f"wrote {out}")
-    if as_json:
+        if generate or chat:
+            asked = {"units": units, "target": target, "continuation": continuation, "seed": seed}
+            made = answer_all(subject, prompts, method, option, max_new_tokens=max_new_tokens, **asked)
+            verified = keep_answers(subject, made, out, verify)
+        else:
+            lenses = load_lenses(model, subject, lens, method)
+            ways = choose_ways(method, lenses, lm_head, option)
+            found: Mapping[str, Sequence[Attribution]]
+            found = explain_all(subject, wanted, ways, target, seed, windows, sites)
+            lines: list[str] = []
+            proved: Mapping[str, Sequence[Attribution]] = {}
+            if verify:
+                proved, lines = prove(subject, found, ways, guard)
+            attributions = text_by_text(list((proved if verify else found).values()))
+            if out:
+                with stage(f"writing {out}"):
+                    write(attributions, out, subject if verify else None, lenses, guard)
+                tell(f"wrote {out}")
+            layers = None if as_json else predicted(subject, attributions)
+    if generate or chat:
+        show_answers(made, verified, as_json)
+    elif as_json:
         print_json([record(attribution) for attribution in attributions])
     else:
-        draw(attributions)
+        draw(attributions, layers)
         for line in lines:
             typer.echo(line)
+
+
+def predicted(subject: Subject, attributions: Sequence[Attribution]) -> dict[Text, LayerPredictions] | None:
+    """What each layer of a language model would predict, by text."""
+    from ..methods.logit_lens import layer_predictions
+    from ..tasks.lm import LanguageModel
+
+    if not isinstance(subject.task, LanguageModel):
+        return None
+    with stage("reading the layers"):
+        texts = list(dict.fromkeys(one.text for one in attributions))
+        return dict(zip(texts, layer_predictions(subject, texts), strict=True))
 
 
 def prove(

@@ -41,6 +41,12 @@ Pair = Annotated[
 ]
 Limit = Annotated[int | None, of_texts("--limit", "N", "Use at most so many texts.", min=1)]
 
+GENERATE = "Texts are prompts: let a causal language model answer, and explain its answer."
+Generate = Annotated[bool, of_texts("--generate", FLAG, GENERATE)]
+Chat = Annotated[
+    Path | None, of_texts("--chat", "FILE", "A json file with the messages of a chat to answer; or several.")
+]
+
 Model = Annotated[
     str | None,
     of_model("--model", "FOLDER|HUB_ID", "The model to explain.", show_default="the packaged one"),
@@ -90,6 +96,13 @@ GUARD = "Keep more of a text until it keeps its prediction and moves by at most 
 Guard = Annotated[float | None, of_method("--guard", "NATS", GUARD, min=0)]
 VERIFY = "Remove what is called unneeded, and run the model again."
 Verify = Annotated[bool, of_method("--verify/--no-verify", FLAG, VERIFY)]
+
+UNITS = "What of a prompt is scored and removed as a whole: tokens, words, sentences or turns."
+Units = Annotated[str, of_method("--units", "NAME", UNITS)]
+Continuation = Annotated[
+    str | None, of_method("--continuation", "TEXT", "Explain this answer to the prompt, not the model's own.")
+]
+NewTokens = Annotated[int, of_method("--max-new-tokens", "N", "Tokens of an answer, at most.", min=1)]
 
 Json = Annotated[bool, of_output("--json", FLAG, "Print machine-readable output alone.")]
 Seed = Annotated[int, of_run("--seed", "N", "Same seed, same result.")]

@@ -28,7 +28,18 @@ PHRASES = {
 }
 """what has no option of the same name, or another way round it"""
 
-OPTIONS = ("guard", "lens", "lm_head", "margin", "max_length", "over", "seed", "steps", "target")
+OPTIONS = (
+    "continuation",
+    "guard",
+    "lens",
+    "lm_head",
+    "margin",
+    "max_length",
+    "over",
+    "seed",
+    "steps",
+    "target",
+)
 """arguments that are options of the same name"""
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..errors import CorpusError
 from ..files import check_folder_writable
 from ..methods.registry import find
-from ..model.subject import check_device
+from ..model.devices import check_device
 from ..reading import chunks, find_files, limits
 from .job import DATA, REJECTS, Job, begin, finish
 from .shards import Place, Totals, finished, totals, write_shard

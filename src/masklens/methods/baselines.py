@@ -63,14 +63,14 @@ def token_id(request: Request, given: Any) -> int:
 
 def _state_of_token(request: Request, site: int, token: int) -> Tensor:
     """The state of the texts with every token that is not special replaced."""
-    batch = request.batch
+    batch = request.whole if request.shared else request.batch
     if "input_ids" not in batch.inputs:
         raise MethodError(
             "this subject has no input_ids to replace tokens in; give baselines='zero' or a tensor"
         )
     ids = torch.where(batch.special | ~batch.valid, batch.inputs["input_ids"], token)
     emptied = replace(batch, inputs={**batch.inputs, "input_ids": ids})
-    return request.subject.states(emptied, [site]).states[site]
+    return request.subject.states(emptied, [site]).states[site]  # of a shared whole: one for all examples
 
 
 def _fitting(baseline: Tensor, state: Tensor, site: int) -> Tensor:

@@ -42,8 +42,10 @@ def masked_at(request: Request, site: int, baseline: Tensor, internal_batch_size
     """The texts, ready to have states at a site replaced by a baseline (examples, tokens, width)."""
     state, length = request.states()[site], request.batch.shape[1]
     rows = rows_at_once(request.batch, state.shape[-1], internal_batch_size)
-    how = Baseline(baseline, site, state)
-    return Masked(request.subject, request.batch, how, tokens_at_once=rows * length)
+    batch = request.batch
+    if request.shared:
+        batch, state, baseline = request.whole, state[-1:], baseline[-1:]
+    return Masked(request.subject, batch, Baseline(baseline, site, state), tokens_at_once=rows * length)
 
 
 def stacked(request: Request, score: Callable[[int], Tensor]) -> Tensor:
@@ -62,7 +64,7 @@ def by_length(request: Request, function: Callable[[Request], Tensor]) -> Tensor
     Worth it where a text goes through the model many times. The unedited states are computed once for all,
     if the task's output allows it. The scores come back as (examples, sites, tokens) of the whole batch.
     """
-    if not _can_cut(request):
+    if request.shared or not _can_cut(request):
         return function(request)
     if request.subject.task.fixed_shape:
         request.states()
@@ -102,6 +104,7 @@ def part_of(request: Request, rows: list[int]) -> Request:
         [wanted[i] for i in rows],
         request.seed,
         request.baselines,
+        None if request.heads is None else request.heads[rows][:, batch.columns],
     )
     if request._states is not None:
         part._states = {site: state[rows][:, batch.columns] for site, state in request._states.items()}

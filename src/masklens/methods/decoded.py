@@ -37,6 +37,7 @@ def decoded_gradcam(
     tau: int | None = None,
     score: str = "gradcam",
     n_steps: int = 50,
+    tokens: str | None = None,
 ) -> Tensor:
     """s = D alpha at each site (equation 5): all sites from one forward and one backward pass.
 
@@ -50,15 +51,30 @@ def decoded_gradcam(
         tau: let a position add to its `tau` most probable input tokens only; by default to all.
         score: what alpha is: "gradcam", "grad_x_input" (without the ReLU), "gradient_norm", or
             "integrated_gradients" (at the site, with `n_steps`).
+        tokens: which tokens get a position's score: "own", those that the head expects at the position
+            itself, or "next", those that it expects after it. The head of a causal model names the next
+            token, so "own" decodes the state of the position before; the first position keeps its score. A
+            masked model's head has only "own". The default of a causal model is "own".
 
     Positions where alpha is zero add nothing and are not decoded.
     """
     if tau is not None:
         check_count("tau", tau)
     head = find_head(request.subject, lm_head)
+    before = decodes_before(head, tokens)
     alpha, states = _scored(request, score, n_steps)
     types = token_types(request)
-    return _spread(types, _decode(request, head, types, alpha, states, tau))
+    return _spread(types, _decode(request, head, types, alpha, states, tau, before))
+
+
+def decodes_before(head: LogitHead, tokens: str | None) -> bool:
+    """Whether a position's score is decoded with the state of the position before it."""
+    causal = getattr(head, "names_next", False)
+    if tokens is not None:
+        check_choice("tokens", tokens, "own", "next")
+    if tokens == "next" and not causal:
+        raise MethodError("tokens='next' needs the head of a causal language model; this one has only 'own'")
+    return causal and tokens != "next"
 
 
 class TokenTypes(NamedTuple):
@@ -107,6 +123,7 @@ def _decode(
     alpha: Tensor,
     states: dict[int, Tensor],
     tau: int | None,
+    before: bool = False,
 ) -> Tensor:
     """s of every unique token: (examples, sites, types)."""
     if len({states[site].shape[-1] for site in request.sites}) > 1:
@@ -115,13 +132,19 @@ def _decode(
         )
     scores = torch.zeros(*alpha.shape[:2], types.ids.shape[1], device=alpha.device, dtype=torch.float32)
     where = ((alpha != 0) & request.batch.valid[:, None]).transpose(0, 1).nonzero()  # (positions, 3)
+    if not len(where):
+        return scores
     counts = where[:, 0].bincount(minlength=len(request.sites)).tolist()
     width = _vocabulary(head, types, states[request.sites[0]])
     at_once = max(1, LOGITS_AT_ONCE.get(alpha.device.type, LOGITS_AT_ONCE["cpu"]) // width)
     for number, positions in zip(request.sites, where.split(counts), strict=True):
-        for site, example, token in (part.unbind(1) for part in positions.split(at_once)):
-            logits = head(states[number][example, token])
+        for site, example, token in (part.unbind(1) for part in positions.split(at_once) if len(part)):
+            source = (token - 1).clamp(min=0) if before else token
+            logits = head(states[number][example, source])
             shares = _shares(logits, types.ids[example], types.real[example], tau)
+            if before:
+                own = _only(types.place[:, 0][example], shares)
+                shares = torch.where((token == 0)[:, None], own, shares)
             added = shares * alpha[example, site, token][:, None]
             scores.index_put_((example, site), added.to(scores.dtype), accumulate=True)
     return scores
@@ -145,6 +168,11 @@ def _shares(logits: Tensor, ids: Tensor, real: Tensor, tau: int | None) -> Tenso
         return shares
     top = shares.topk(tau, dim=1)
     return torch.zeros_like(shares).scatter(1, top.indices, top.values)
+
+
+def _only(place: Tensor, like: Tensor) -> Tensor:
+    """1 for the type at the place, 0 for all others: (positions, types)."""
+    return torch.zeros_like(like).scatter(1, place[:, None], 1.0)
 
 
 def _spread(types: TokenTypes, scores: Tensor) -> Tensor:

@@ -138,10 +138,10 @@ def _explain_all(
     lengths = encoded.lengths.tolist()
 
     def work(rows: list[int]) -> list[Attribution]:
-        batch = encoded.take(rows).first_columns(max(lengths[i] for i in rows))
-        wanted = [targets[i] for i in rows]
-        request = Request(subject, batch, sites, wanted, settings["seed"], settings["baselines"])
         with subject.frozen():
+            batch = encoded.take(rows).first_columns(max(lengths[i] for i in rows))
+            wanted = [targets[i] for i in rows]
+            request = Request(subject, batch, sites, wanted, settings["seed"], settings["baselines"])
             scores = run_method(request, method, settings)
             return records(request, method, scores, {**method.options, **settings})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -44,6 +44,32 @@ def slopes(request: Request, objective: Objective | None = None) -> dict[int, Sl
     }
 
 
+def sloped(request: Request, score: Callable[[Slope], Tensor]) -> Tensor:
+    """(examples, sites, tokens) from a function of the slope at a site that gives (examples, tokens).
+
+    Where the examples are beginnings of one text, that text goes through the model once, and each example
+    is one walk back through it.
+    """
+    if not request.shared:
+        found = slopes(request)
+        return stacked(request, lambda site: score(found[site]))
+    leaf = {min(request.sites): lambda state: state.detach().requires_grad_()}
+    with torch.enable_grad():
+        output, states = request.subject.run(request.whole, replace=leaf, record=request.sites)
+        request.note(request.by_step(output)[0])
+        values = request.subject.task.score(request.by_step(output)[0], request.target)  # (examples,)
+    each = []
+    for i in range(len(values)):
+        gradients = _walked_back(values[i], [states[site] for site in request.sites], i < len(values) - 1)
+        pairs = zip(request.sites, gradients, strict=True)
+        each.append(torch.cat([score(Slope(states[s].detach(), _used(s, g))) for s, g in pairs]))
+    return torch.stack(each)
+
+
+def _walked_back(value: Tensor, states: Sequence[Tensor], again: bool) -> tuple[Tensor | None, ...]:
+    return torch.autograd.grad(value, states, retain_graph=again, allow_unused=True)
+
+
 def _used(site: int, gradient: Tensor | None) -> Tensor:
     if gradient is None:
         raise SiteError(f"the output does not depend on the state at site {site}; choose another site")
@@ -65,6 +91,8 @@ def path_gradient(
     """
     subject, batch = request.subject, request.batch
     objective, target = objective or subject.task.score, request.target
+    if request.shared:
+        return _shared_path(request, site, points, weights, objective)
     total: Tensor | None = None
     width = points(torch.tensor([0]), torch.tensor([0])).shape[-1]
     for rows, steps in pairs(len(batch), len(weights), rows_at_once(batch, width, internal_batch_size)):
@@ -81,6 +109,28 @@ def path_gradient(
     return total
 
 
+def _shared_path(
+    request: Request,
+    site: int,
+    points: Callable[[Tensor, Tensor], Tensor],
+    weights: Tensor,
+    objective: Objective,
+) -> Tensor:
+    """The same for beginnings of one text: a point of the whole is one of each beginning."""
+    last = torch.tensor([len(request.batch) - 1])
+    total: Tensor | None = None
+    for k, weight in enumerate(weights.tolist()):
+        leaf = points(last, torch.tensor([k])).detach().requires_grad_()
+        with torch.enable_grad():
+            output = request.subject.run(request.whole, replace={site: leaf}).output
+            values = objective(request.by_step(output)[0], request.target)
+        found = [_walked_back(value, [leaf], i < len(values) - 1)[0] for i, value in enumerate(values)]
+        gradient = torch.cat([_used(site, one) for one in found]) * weight
+        total = gradient if total is None else total + gradient
+    assert total is not None
+    return total
+
+
 def reduced(gradient: Tensor, norm: str) -> Tensor:
     """One number per token from a gradient (..., width): "l2" or "l1" norm, or the signed "sum"."""
     check_choice("norm", norm, "l2", "l1", "sum")
@@ -92,11 +142,11 @@ def reduced(gradient: Tensor, norm: str) -> Tensor:
     summary="Size of the score's gradient at each token's state",
     cost="2",
     paper="Simonyan et al. 2014",
+    shares=True,
 )
 def gradient(request: Request, *, norm: str = "l2") -> Tensor:
     """The norm of dy/dh for each token; `norm` is "l2", "l1" or "sum" (signed)."""
-    found = slopes(request)
-    return stacked(request, lambda site: reduced(found[site].gradient, norm))
+    return sloped(request, lambda slope: reduced(slope.gradient, norm))
 
 
 @register(
@@ -104,11 +154,11 @@ def gradient(request: Request, *, norm: str = "l2") -> Tensor:
     summary="Gradient times state, summed over features",
     cost="2",
     paper="Shrikumar et al. 2016",
+    shares=True,
 )
 def grad_x_input(request: Request) -> Tensor:
     """sum_k dy/dh_k h_k for each token: the score's change to first order if the state were zero."""
-    found = slopes(request)
-    return stacked(request, lambda site: (found[site].gradient * found[site].state).sum(-1))
+    return sloped(request, lambda slope: (slope.gradient * slope.state).sum(-1))
 
 
 @register(
@@ -116,6 +166,7 @@ def grad_x_input(request: Request) -> Tensor:
     summary="Gradient times state, summed over features, negative evidence dropped",
     cost="2",
     paper="Selvaraju et al. 2017; Hou and Castanon 2023, equation 1",
+    shares=True,
     sites="all",
 )
 def gradcam(request: Request) -> Tensor:
@@ -182,6 +233,7 @@ def _range(state: Tensor, valid: Tensor) -> Tensor:
     summary="Gradient integrated along the path from a baseline to the state",
     cost="2 n_steps",
     paper="Sundararajan et al. 2017",
+    shares=True,
     quick={"n_steps": 4},
 )
 def integrated_gradients(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import MethodError
+from ..model.batch import Batch
 from ..progress import track
 from .baselines import absent_state, mask_or_zero
 from .batching import masked_at, rows_at_once, site_by_site
@@ -23,23 +24,64 @@ from .registry import Request, check_count, register
 
 
 class ValueFunction:
-    """The score of texts at a site, as a function of the tokens that are kept."""
+    """The score of texts at a site, as a function of the tokens that are kept.
+
+    Where tokens are taken away in units, the first token of a unit stands for all of it.
+    """
 
     def __init__(self, request: Request, site: int, internal_batch_size: int | None) -> None:
         self.request = request
         self.free = request.batch.valid & ~request.batch.special  # (examples, tokens)
+        if request.heads is not None:
+            self.free &= request.heads == torch.arange(request.heads.shape[1]).to(request.heads)
         baseline = absent_state(request, site, request.states()[site], mask_or_zero(request))
         self.masked = masked_at(request, site, baseline, internal_batch_size)
 
     def scores(self, rows: Tensor, keep: Tensor) -> Tensor:
         """The target's score for the texts `rows` with `keep` (rows, tokens) bool: (rows,)."""
-        task, target = self.request.subject.task, self.request.target
+        task, target, heads = self.request.subject.task, self.request.target, self.request.heads
+        if heads is not None:
+            keep = keep.gather(1, heads[rows])
+        if self.request.shared:
+            return self._shared_scores(rows, keep)
         return self.masked.read(rows, keep, lambda some, _, output: task.score(output, target[some]))
+
+    def _shared_scores(self, rows: Tensor, keep: Tensor) -> Tensor:
+        """The same for beginnings of one text: one view of it serves all that agree with it."""
+        task, target = self.request.subject.task, self.request.target
+        views, served = covering(self.request.batch.valid[rows].sum(1), keep)
+
+        def answer(_some: Tensor, _batch: Batch, output: Tensor) -> Tensor:  # (views, examples)
+            steps = self.request.by_step(output)  # (views, examples, 1, vocabulary)
+            found = task.score(steps.flatten(0, 1), target.repeat(len(steps), 1, 1))
+            return found.reshape(steps.shape[:2])
+
+        of_whole = torch.zeros(len(views), dtype=torch.long, device=keep.device)
+        return self.masked.read(of_whole, keep[views], answer)[served, rows]
 
     def of_samples(self, keep: Tensor) -> Tensor:
         """The same for samples of every text, keep (examples, samples, tokens): (examples, samples)."""
         rows = torch.arange(len(keep), device=keep.device).repeat_interleave(keep.shape[1])
         return self.scores(rows, keep.flatten(0, 1)).reshape(keep.shape[:2])
+
+
+def covering(lengths: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of keep (rows, tokens) that serve all others, and for each row which of these serves it.
+
+    A row of a text of so many tokens, lengths (rows,), is served by one of a longer text that begins alike.
+    """
+    bits, sizes = keep.cpu().numpy(), lengths.tolist()
+    some = sorted(set(sizes))
+    known: dict[tuple[int, bytes], int] = {}
+    views: list[int] = []
+    served = [0] * len(bits)
+    for row in sorted(range(len(bits)), key=lambda i: -sizes[i]):
+        own = (sizes[row], bits[row, : sizes[row]].tobytes())
+        if own not in known:
+            known |= {(n, bits[row, :n].tobytes()): len(views) for n in some if n <= sizes[row]}
+            views.append(row)
+        served[row] = known[own]
+    return torch.tensor(views, device=keep.device), torch.tensor(served, device=keep.device)
 
 
 def at_each_site(
@@ -54,6 +96,7 @@ def at_each_site(
     summary="How far the score falls when a window of tokens is taken away",
     cost="one per token",
     paper="Zeiler and Fergus 2014",
+    shares=True,
     needs="forward passes",
 )
 def occlusion(request: Request, *, window: int = 1, internal_batch_size: int | None = None) -> Tensor:
@@ -63,6 +106,8 @@ def occlusion(request: Request, *, window: int = 1, internal_batch_size: int | N
     `baselines` says otherwise.
     """
     check_count("window", window)
+    if window > 1 and request.heads is not None:
+        raise MethodError(f"a window of {window} tokens cannot be taken away in units; leave window out")
     return at_each_site(request, internal_batch_size, lambda v: _occluded(v, window))
 
 
@@ -93,6 +138,7 @@ def _windows(valid: Tensor, window: int) -> Tensor:
     summary="Shapley values of the tokens, by sampling orders in which they are added",
     cost="n_samples per token",
     paper="Castro et al. 2009",
+    shares=True,
     needs="forward passes",
     quick={"n_samples": 2},
 )
@@ -134,6 +180,7 @@ def _rises(v: ValueFunction, rank: Tensor, ends: Tensor) -> Tensor:
     summary="A linear model of the score, fitted to texts with random tokens taken away",
     cost="n_samples",
     paper="Ribeiro et al. 2016",
+    shares=True,
     needs="forward passes",
     quick={"n_samples": 10},
 )

@@ -13,7 +13,7 @@ import inspect
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from torch import Tensor
 from ..checks import did_you_mean
 from ..errors import MethodError
 from ..model.batch import Batch
-from ..model.subject import Subject
+from ..model.subject import Run, Subject
 
 FILES = (
     "..diffmask.lens",
@@ -55,6 +55,10 @@ class Request:
     seed: int = 0
     baselines: Any = None
     """what stands for "nothing there", as the user gave it; each method says what it takes"""
+    heads: Tensor | None = None
+    """(examples, tokens) int: the first token of each token's unit, where tokens are taken away in units"""
+    shared: bool = False
+    """whether the examples are beginnings of the last one, which a causal model reads once for them all"""
     notes: dict[int, dict[str, Any]] = field(default_factory=dict)
     """what a method has to say about single examples: it goes into the settings of their records"""
     _reference: Tensor | None = field(default=None, repr=False)
@@ -70,15 +74,33 @@ class Request:
     def reference(self) -> Tensor:
         """The unedited output."""
         if self._reference is None:
-            self._reference = self.subject.states(self.batch, sites=self.sites[:1]).output
+            self._reference = self._unedited(self.sites[:1]).output
         return self._reference
 
     def states(self) -> dict[int, Tensor]:
         """The unedited states at the sites asked for, (examples, tokens, width) each, computed once."""
         if self._states is None:
-            output, self._states = self.subject.states(self.batch, self.sites)
+            output, self._states = self._unedited(self.sites)
             self.note(output)
         return self._states
+
+    def _unedited(self, sites: Sequence[int]) -> Run:
+        if not self.shared:
+            return self.subject.states(self.batch, sites)
+        output, states = self.subject.states(self.whole, sites)
+        each = {site: state.expand(len(self.batch), -1, -1) for site, state in states.items()}
+        return Run(self.by_step(output)[0], each)
+
+    @cached_property
+    def whole(self) -> Batch:
+        """The example that the others are beginnings of, read where each of them ends."""
+        ends = self.batch.marks["positions"][:, 0]  # (examples,)
+        return replace(self.batch.take([len(self.batch) - 1]), marks={"positions": ends[None]})
+
+    @staticmethod
+    def by_step(output: Tensor) -> Tensor:
+        """What the whole gave, (views, examples, ...), as an output of each: (views, examples, 1, ...)."""
+        return output[:, :, None]
 
     @cached_property
     def target(self) -> Tensor:
@@ -102,9 +124,14 @@ class Request:
     def _noise(
         self, generators: Sequence[torch.Generator], draws: int, width: int, kind: Callable[..., Tensor]
     ) -> Tensor:
-        out = torch.zeros(len(self.batch), draws, self.batch.shape[1], width, dtype=torch.float32)
-        for i, (generator, where) in enumerate(zip(generators, self.batch.valid.cpu(), strict=True)):
-            out[i, :, where] = kind(draws, int(where.sum()), width, generator=generator, dtype=torch.float32)
+        valid = self.batch.valid.cpu()
+        out = torch.zeros(len(valid), draws, valid.shape[1], width, dtype=torch.float32)
+        for i, (generator, where) in enumerate(zip(generators, valid, strict=True)):
+            if not self.shared or i == len(valid) - 1:
+                count = int(where.sum())
+                out[i, :, where] = kind(draws, count, width, generator=generator, dtype=torch.float32)
+        if self.shared:  # a beginning has the noise of the whole
+            out = out[-1:] * valid[:, None, :, None]
         return out.to(self.batch.valid.device)
 
     def draws(self, width: int, kind: Callable[..., Tensor] = torch.randn) -> Iterator[Tensor]:
@@ -129,6 +156,8 @@ class Method:
     """in forward passes over the same batch"""
     paper: str
     needs: str = "gradients"
+    shares: bool = False
+    """whether it needs no more runs for many beginnings of a text than for the text (see `Request.shared`)"""
     sites: Literal["inputs", "embeddings", "all", "blocks"] = "inputs"
     """the sites it explains when none are asked for"""
     merge: str = "sum"

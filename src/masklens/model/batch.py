@@ -208,7 +208,7 @@ class TokenizerEncoder:
             )
         for i in range(len(texts)):
             lists = {name: values[i] for name, values in found.items()}
-            yield {**lists, "segments": _segments(found.sequence_ids(i))}
+            yield self._started_once({**lists, "segments": _segments(found.sequence_ids(i))})
 
     def _fitted(self, text: Text, row: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         """The lists of a text at a length that the model takes, and whether they were cut."""
@@ -260,8 +260,16 @@ class TokenizerEncoder:
         with TOKENIZING:
             row = self.tokenizer(first, second, return_special_tokens_mask=True, verbose=False, **options)
         if fast:
-            return {**row, "segments": _segments(row.sequence_ids(0))}
-        return {**row, **self._located(row, first, second)}
+            return self._started_once({**row, "segments": _segments(row.sequence_ids(0))})
+        return self._started_once({**row, **self._located(row, first, second)})
+
+    def _started_once(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Without the start mark that the tokenizer adds to a text that has one: a filled chat template."""
+        start = self.tokenizer.bos_token_id
+        twice = start is not None and list(row["input_ids"][:2]) == [start, start]
+        if not twice or not row["special_tokens_mask"][0]:
+            return row
+        return {name: values[1:] for name, values in row.items()}
 
     def _located(self, row: Any, first: str, second: str | None) -> dict[str, Any]:
         """Segments and offsets for a tokenizer that does not give them."""

@@ -1,4 +1,4 @@
-"""Where the sites of a Hugging Face model are, what its head means, and how it is loaded.
+"""Where the sites of a Hugging Face model are, and what its head means.
 
 Sites are found by rule. A family that breaks the rule has a row in the table FAMILIES.
 """
@@ -6,8 +6,6 @@ Sites are found by rule. A family that breaks the rule has a row in the table FA
 from __future__ import annotations
 
 import inspect
-import os
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,9 +20,7 @@ from ..tasks.classification import Classification, MultiLabel, Regression
 from ..tasks.lm import CausalLM, MaskedLM, Seq2SeqLM
 from ..tasks.spans import QuestionAnswering
 from ..tasks.tagging import TokenClassification
-from .places import check_place, not_loaded
 from .tap import Point, overridden
-from .tokenizer import load_tokenizer
 
 Blocks = str | Callable[[nn.Module], Sequence[nn.Module]]
 
@@ -42,6 +38,10 @@ class Family:
     """blocks (counted from 0) whose output another module finishes, where the model has that module"""
     place: Callable[[nn.Module, Tensor], AbstractContextManager[None]] | None = None
     """for a model that computes distances itself: makes it use the given positions (examples, tokens)"""
+    refused: str = ""
+    """why this family cannot be explained layer by layer"""
+    alone: bool = False
+    """whether padding changes the output, so that texts of different lengths cannot share a batch"""
 
 
 def _albert_blocks(base: Any) -> list[nn.Module]:
@@ -68,6 +68,17 @@ FAMILIES: dict[str, Family] = {
     "albert": Family(blocks=_albert_blocks),
     "deberta-v2": Family(finish={0: "encoder.conv"}),
     "mpnet": Family(place=_mpnet_place),
+    **dict.fromkeys(
+        ("canine", "funnel", "perceiver"),
+        Family(refused="its blocks work on fewer positions than the text has tokens"),
+    ),
+    **dict.fromkeys(("fsmt", "xlnet"), Family(refused="its blocks keep the tokens before the examples")),
+    **dict.fromkeys(
+        ("led", "longformer", "pegasus_x"),
+        Family(refused="it pads every text to whole windows of its attention before the first block"),
+    ),
+    "reformer": Family(refused="its reversible blocks hide their states from autograd"),
+    **dict.fromkeys(("convbert", "fnet", "nystromformer", "yoso"), Family(alone=True)),
     # The table that T5 shows as its input embeddings is never called; its stacks call copies of it.
     **dict.fromkeys(("t5", "mt5", "umt5", "longt5"), Family(embeddings="encoder.embed_tokens")),
 }
@@ -100,6 +111,12 @@ def base_of(model: Any) -> Any:
     return unwrap(model.get_base_model())
 
 
+def family_of(model: Any) -> Family:
+    """The row of the model's family in the table; an empty one where the rules hold."""
+    config = getattr(model, "config", None)
+    return FAMILIES.get(getattr(config, "model_type", ""), Family())
+
+
 def find_points(model: Any) -> tuple[dict[int, Point], dict[int, Point]]:
     """The sites of a model, and its blocks by the site of their output."""
     inner = base_of(model)
@@ -108,7 +125,12 @@ def find_points(model: Any) -> tuple[dict[int, Point], dict[int, Point]]:
             f"{type(inner).__name__} is not a Hugging Face model; use Subject.from_module and name its sites"
         )
     base = inner.base_model
-    family = FAMILIES.get(inner.config.model_type, Family())
+    family = family_of(inner)
+    if family.refused:
+        raise ModelError(
+            f"{type(inner).__name__} cannot be explained layer by layer: {family.refused}. Use another "
+            f"model, or Subject.from_module with points of your own"
+        )
     blocks = called(find_blocks(inner, base, family))
     outputs = {k + 2: point for k, point in enumerate(blocks)}
     ends = outputs | {k + 2: Point(end) for k, end in _finished(base, family).items()}
@@ -151,7 +173,7 @@ def find_embeddings(model: Any, base: Any, family: Family) -> Point:
     else:
         module = reader.get_input_embeddings()
     # Where encoder and decoder share one module, the encoder is the first to call it.
-    return Point(module, call=None if reader is model else 0)
+    return Point(module, call=None if reader is model else 0, copied=True)
 
 
 def _reader(model: Any) -> Any:
@@ -224,9 +246,26 @@ def at_places(model: nn.Module, places: Tensor) -> Iterator[dict[str, Tensor]]:
     places: (examples, tokens). Yields what has to be added to the model's inputs.
     """
     inner = base_of(model)
-    family = FAMILIES.get(inner.config.model_type, Family())
+    family = family_of(inner)
     with family.place(inner.base_model, places) if family.place else nullcontext():
         yield {"position_ids": places + _reserved_positions(inner)}
+
+
+def output_head(model: Any) -> nn.Module | None:
+    """The module that turns a language model's states into logits."""
+    return getattr(base_of(model), "get_output_embeddings", lambda: None)()
+
+
+def call_options(model: Any) -> dict[str, Any]:
+    """What every call of the model gets: keys and values are not kept for a next token.
+
+    Some heads hand all that they do not know to the base model.
+    """
+    inner = base_of(model)
+    takes = dict(inspect.signature(inner.forward).parameters)
+    if any(one.kind is one.VAR_KEYWORD for one in takes.values()):
+        takes |= inspect.signature(inner.base_model.forward).parameters
+    return {"use_cache": False} if "use_cache" in takes else {}
 
 
 def accepted_inputs(model: Any) -> Callable[[str], bool]:
@@ -284,6 +323,12 @@ def _check_last_token(model: Any) -> None:
         )
 
 
+def names_the_next_token(model: Any) -> bool:
+    """Whether the model's head names the token after a position, as in a causal language model."""
+    name = type(base_of(model)).__name__
+    return any(name.endswith(ending) for ending, head in HEADS.items() if head is _CAUSAL)
+
+
 def label_names(config: Any) -> list[str]:
     """The names of the classes by id."""
     return [str(config.id2label.get(i, f"LABEL_{i}")) for i in range(config.num_labels)]
@@ -313,6 +358,7 @@ class Head(NamedTuple):
 
 
 _CAUSAL = Head("AutoModelForCausalLM", lambda model, tokenizer: CausalLM(tokenizer))
+_SEQ2SEQ = Head("AutoModelForSeq2SeqLM", _seq2seq)
 
 HEADS: dict[str, Head] = {
     "ForSequenceClassification": Head("AutoModelForSequenceClassification", _classification),
@@ -321,110 +367,7 @@ HEADS: dict[str, Head] = {
     "ForMaskedLM": Head("AutoModelForMaskedLM", lambda model, tokenizer: MaskedLM(tokenizer)),
     "ForCausalLM": _CAUSAL,
     "LMHeadModel": _CAUSAL,
-    "ForConditionalGeneration": Head("AutoModelForSeq2SeqLM", _seq2seq),
+    "ForConditionalGeneration": _SEQ2SEQ,
+    "MTModel": _SEQ2SEQ,
 }
 """by the end of the name of the model's class"""
-
-
-def load_pretrained(
-    path: str | os.PathLike[str],
-    dtype: Any = None,
-    gguf_file: str | None = None,
-    trust_remote_code: bool = False,
-    **options: Any,
-) -> tuple[nn.Module, Any]:
-    """The model, with the head its config names, and the tokenizer. Weights are never read from pickle.
-
-    A GGUF file is a causal language model.
-    """
-    from safetensors import SafetensorError
-
-    if "subfolder" not in options:
-        check_place(path, gguf_file)
-    everywhere: dict[str, Any] = {name: options.pop(name) for name in _WHERE if name in options}
-    everywhere["trust_remote_code"] = trust_remote_code
-    try:
-        return _load(path, dtype, gguf_file, everywhere, options)
-    except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError) as error:
-        raise not_loaded(path, error) from error
-
-
-def _load(
-    path: str | os.PathLike[str],
-    dtype: Any,
-    gguf_file: str | None,
-    everywhere: dict[str, Any],
-    options: dict[str, Any],
-) -> tuple[nn.Module, Any]:
-    import transformers
-
-    if gguf_file:
-        everywhere["gguf_file"] = gguf_file
-        loader = "AutoModelForCausalLM"
-    else:
-        options["use_safetensors"] = True
-        loader = _loader(transformers.AutoConfig.from_pretrained(path, **everywhere), path)
-    if dtype is not None:
-        options["dtype"] = dtype
-    options["output_loading_info"] = True
-    tokenizer = load_tokenizer(path, everywhere)
-    with quiet():
-        model, info = getattr(transformers, loader).from_pretrained(path, **everywhere, **options)
-    _check_weights(model, info, path)
-    return model, tokenizer
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the report of transformers about missing and unused weights, which `_check_weights` reads, and
-    its bars for reading weights from disk; bars for downloads stay."""
-    from huggingface_hub.utils.tqdm import enable_progress_bars
-    from transformers.utils import logging
-
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    if bars:
-        enable_progress_bars()  # the line before has switched off those of the hub as well
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-        if bars:
-            logging.enable_progress_bar()
-
-
-def _check_weights(model: nn.Module, info: Mapping[str, Any], path: Any) -> None:
-    """Refuse a model with random weights, and warn of unused weights unless they belong to another head."""
-    missing, unused = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
-    if missing:
-        raise ModelError(
-            f"{os.fspath(path)!r} lacks {len(missing)} weights of {type(model).__name__}, such as "
-            f"{missing[0]}: they would be random. Give the fine-tuned checkpoint; where random ones are "
-            f"meant, load the model yourself and use Subject(model, tokenizer)"
-        )
-    prefix = f"{getattr(model, 'base_model_prefix', '')}."
-    strange = [name for name in unused if name.startswith(prefix) and "pooler" not in name]
-    if strange:
-        warnings.warn(
-            f"{type(model).__name__} has no place for {len(strange)} weights of {os.fspath(path)!r}, such as "
-            f"{strange[0]}; do config and weights belong together?",
-            stacklevel=5,
-        )
-
-
-_WHERE = ("revision", "subfolder", "token", "cache_dir", "local_files_only")
-"""options that say where files come from; config, model and tokenizer get them"""
-
-
-def _loader(config: Any, path: Any) -> str:
-    """The class of transformers that loads the head which `config.architectures` names."""
-    named = getattr(config, "architectures", None) or []
-    for name in named:
-        for ending, head in HEADS.items():
-            if name.endswith(ending):
-                return head.loader
-    raise ModelError(
-        f"the config of {os.fspath(path)!r} names {named or 'no architecture'}: no head to explain. Names "
-        f"may end in {', '.join(HEADS)}; else load the model yourself and use Subject(model, tokenizer, task)"
-    )

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from ..errors import MethodError, ModelError
 from ..tasks.classification import Classification
 from .batch import Batch
-from .families import quiet
+from .families import names_the_next_token
+from .loading import quiet
 from .places import check_place
 from .subject import Subject
 
@@ -71,6 +72,8 @@ class LanguageHead:
     def __init__(self, model: nn.Module, tokenizer: Any) -> None:
         self.subject = Subject(model, tokenizer, task=Classification(()))
         self.last = max(self.subject.sites)
+        self.names_next = names_the_next_token(model)
+        """whether the head names the token after a position, not the one at it"""
 
     def __call__(self, states: Tensor) -> Tensor:
         here = states.to(self.subject.device)[:, None]  # one token a row

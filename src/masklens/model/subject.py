@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace as _replace
 from typing import Any, NamedTuple
 
 import torch
@@ -21,9 +21,14 @@ from ..errors import ModelError, OutputError, SiteError, TextError
 from ..tasks.base import Task
 from .batch import Batch, TokenizerEncoder
 from .default import HOME
+from .devices import check_device, moved
 from .locks import lock_of
-from .tap import Point, Replacement, keeping_hooks, output_lengths, tap
+from .tap import Point, Replacement, gathering, keeping_hooks, output_lengths, recomputing, tap
 from .tokenizer import check_tokenizer
+
+NUMBERS_KEPT = {"cpu": 2**23, "cuda": 2**26}
+"""tokens x width x blocks of a text up to which the values inside the blocks are kept for gradients, about
+100 bytes for each number. For longer texts, and for batches four times as large, they are computed twice."""
 
 
 class Run(NamedTuple):
@@ -50,6 +55,12 @@ class Subject:
     points: dict[int, Point]
     blocks: dict[int, Point]
     """the blocks, which are skipped below a replaced state, by the site of their output"""
+    head: nn.Module | None
+    """the module that makes a language model's logits, where it has one"""
+    _options: dict[str, Any]
+    """what every call of the module gets"""
+    _alone: bool
+    """whether texts of different lengths cannot share a batch"""
 
     def __init__(
         self,
@@ -74,6 +85,8 @@ class Subject:
             task.cut,
         )
         self._set(model, points, task, encode, tokenizer, blocks)
+        self.head, self._options = families.output_head(model), families.call_options(model)
+        self._alone = families.family_of(model).alone
 
     def _set(
         self,
@@ -87,6 +100,9 @@ class Subject:
         _check_parameters(module)
         self.module, self.tokenizer, self.task = module, tokenizer, task
         self.points, self.blocks = dict(points), dict(blocks or {})
+        self.head = None
+        self._options = {}
+        self._alone = False
         self._encode = encode
         self._lengths: dict[Point, int] | None = None
         self._frozen = 0
@@ -114,13 +130,13 @@ class Subject:
         number format of its checkpoint, except that float16 becomes float32 on a CPU, where it is many
         times faster.
         """
-        from .families import load_pretrained
+        from .loading import load_pretrained
 
         if device is not None:
             check_device(device)
         with outside_inference_mode():
             model, tokenizer = load_pretrained(path, dtype, gguf_file, trust_remote_code, **loading)
-            model = _moved(model, device)
+            model = moved(model, device)
         if dtype is None and {(p.device.type, p.dtype) for p in model.parameters()} == {
             ("cpu", torch.float16)
         }:
@@ -130,8 +146,8 @@ class Subject:
     def in_dtype(self, dtype: torch.dtype) -> Subject:
         """A copy with its own module, in another number format."""
         made = copy.copy(self)
-        together = (self.module, self.points, self.blocks)  # points name parts of the module
-        made.module, made.points, made.blocks = copy.deepcopy(together)
+        together = (self.module, self.points, self.blocks, self.head)  # these name parts of the module
+        made.module, made.points, made.blocks, made.head = copy.deepcopy(together)
         made.module.to(dtype)
         made._lengths = None
         return made
@@ -179,12 +195,17 @@ class Subject:
         language model.
         """
         with outside_inference_mode():
-            batch = replace(self._encode([self.task.source(text) for text in texts]), texts=tuple(texts))
+            batch = _replace(self._encode([self.task.source(text) for text in texts]), texts=tuple(texts))
             batch = self.task.prepare(batch, None if targets is None else list(targets))
         limit, length = getattr(self._encode, "max_length", None), batch.shape[1]
         if limit is not None and length > limit:
             raise TextError(
                 f"text and continuation have {length} tokens; the model takes {limit}: shorten them"
+            )
+        if self._alone and not bool(batch.valid.all()):
+            raise ModelError(
+                f"{type(self.module).__name__} gives a text another output when it is padded; explain texts "
+                f"of different lengths one at a time"
             )
         with outside_inference_mode():
             return batch.to(self.device)
@@ -211,18 +232,53 @@ class Subject:
         and the call waits for the GPU.
         """
         record, edits = tuple(record), dict(replace or {})
-        with self.frozen(), tap(self.points, record, edits, self._skip(batch, edits, record)) as states:
-            raw = self._call(batch)
+        with self.frozen(), self._lean():
+            skip = self._skip(batch, edits, record)
+            with tap(self.points, record, edits, skip) as states:
+                output = self._output(batch, check)
         for site, state in states.items():
             _check_state(site, state, batch)
-        return Run(self._read(raw, batch, check), states)
+        return Run(output, states)
+
+    def _lean(self) -> AbstractContextManager[None]:
+        """Inside the block, a long batch's gradients do not keep the inner values of all blocks."""
+        if not torch.is_grad_enabled() or not self.blocks:
+            return nullcontext()
+        most = NUMBERS_KEPT.get(self.device.type, NUMBERS_KEPT["cpu"]) // len(self.blocks)
+
+        def long(state: Tensor) -> bool:
+            return state[0].numel() > most or state.numel() > 4 * most
+
+        @contextmanager
+        def frozen() -> Iterator[None]:
+            # On a GPU the way back runs in another thread, while the thread that waits for it has the lock.
+            with nullcontext() if self._frozen else self.frozen():
+                yield
+
+        return recomputing([point.module for point in self.blocks.values()], long, frozen)
+
+    def _output(self, batch: Batch, check: bool = True) -> Tensor:
+        return self._read(*self._raw(batch), check)
+
+    def _raw(self, batch: Batch, **options: Any) -> tuple[Any, Batch]:
+        """The module's raw output, and the batch that says where to read it.
+
+        A language model's head is applied only where its logits are read.
+        """
+        where = batch.marks.get("positions")
+        if self.head is None or where is None:
+            return self._call(batch, **options), batch
+        with gathering(self.head, where) as done:
+            raw = self._call(batch, **options)
+        steps = torch.arange(where.shape[1], device=where.device).where(where >= 0, -1)
+        return raw, _replace(batch, marks=batch.marks | {"positions": steps}) if done else batch
 
     def _call(self, batch: Batch, **options: Any) -> Any:
         """The module's raw output. Compiled parts run uncompiled: compiled code ignores later hooks."""
         if not self._compiled:
-            return self.module(**batch.inputs, **options)
+            return self.module(**batch.inputs, **self._options, **options)
         with torch.compiler.set_stance("force_eager"):
-            return self.module(**batch.inputs, **options)
+            return self.module(**batch.inputs, **self._options, **options)
 
     def _read(self, raw: Any, batch: Batch, check: bool = True) -> Tensor:
         """The task's output in at least float32, on the batch's device."""
@@ -258,14 +314,27 @@ class Subject:
     def attentions(self, batch: Batch) -> dict[int, Tensor]:
         """Attention weights (examples, heads, tokens, tokens) by the site of their block's output."""
         with self.frozen(), self.eager_attention(), keeping_hooks(self.module):
-            raw = self._call(batch, output_attentions=True)
+            raw, where = self._raw(batch, output_attentions=True)
+        self._check_same(self._read(raw, where), batch)
         weights = next((raw[k] for k in ("encoder_attentions", "attentions") if raw.get(k)), ())
-        if len(weights) != len(self.blocks) or any(w is None for w in weights):
+        examples, tokens = batch.shape
+        given = [w for w in weights if isinstance(w, Tensor) and w.dim() == 4]
+        right = [w for w in given if w.shape[0] == examples and w.shape[2:] == (tokens, tokens)]
+        if len(weights) != len(self.blocks) or len(right) != len(weights):
             raise ModelError(
-                f"{type(self.module).__name__} gave {len(weights)} attention matrices for {len(self.blocks)} "
-                f"blocks; this model's attention cannot be read"
+                f"{type(self.module).__name__} gave {len(right)} attention matrices of tokens by tokens for "
+                f"{len(self.blocks)} blocks; this model's attention cannot be read"
             )
         return dict(zip(self.blocks, weights, strict=True))
+
+    def _check_same(self, output: Tensor, batch: Batch) -> None:
+        """The attention implementation that gives weights must give the model's own output."""
+        own = self.run(batch).output
+        if not torch.allclose(output, own, rtol=0.05, atol=0.05 * float(own.abs().max())):
+            raise ModelError(
+                f"{type(self.module).__name__} gives another output when it is asked for its attention "
+                f'weights, so they are not those of its answer; load it with attn_implementation="eager"'
+            )
 
     @torch.no_grad()
     def states(self, batch: Batch, sites: Iterable[int] | None = None) -> Run:
@@ -339,7 +408,7 @@ class Subject:
             return {}
         first = self.blocks[lowest]
         with self.frozen(), tap(self.points, replace={lowest: states[lowest]}, skip={first: lengths[first]}):
-            output = self._read(self._call(batch), batch)
+            output = self._output(batch)
         return lengths if torch.equal(reference, output) else {}
 
 
@@ -366,33 +435,6 @@ def _check_parameters(module: nn.Module) -> None:
                     f"{type(module).__name__} was made inside torch.inference_mode, so that it allows no "
                     f"gradients; load it outside"
                 )
-
-
-def check_device(device: str | torch.device) -> None:
-    """A ModelError for a name that is no device of this machine; for use before a model is loaded."""
-    try:
-        made = torch.device(device)
-        if made.type == "cuda" and (made.index or 0) >= torch.cuda.device_count():
-            raise RuntimeError(f"there are {torch.cuda.device_count()} GPUs that torch can use")
-        if made.type != "cuda":  # a GPU is left to the process that will use it
-            torch.empty(0, device=made)
-    except (RuntimeError, AssertionError) as error:
-        raise _no_device(device, error) from error
-
-
-def _no_device(device: str | torch.device, error: Exception) -> ModelError:
-    return ModelError(
-        f"the model cannot be moved to device {str(device)!r}: {str(error).splitlines()[0]}. Use 'cpu', or a "
-        f"device that this machine and this build of torch have, such as 'cuda' or 'cuda:0'"
-    )
-
-
-def _moved(model: nn.Module, device: str | torch.device | None) -> nn.Module:
-    try:
-        return model if device is None else model.to(device)
-    except (RuntimeError, AssertionError) as error:
-        assert device is not None
-        raise _no_device(device, error) from error
 
 
 def _check_state(site: int, state: Tensor, batch: Batch) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -39,6 +39,8 @@ class Point:
     module: nn.Module
     side: Literal["input", "output"] = "output"
     call: int | None = None
+    copied: bool = False
+    """whether the model goes on with a copy: CTRL scales its embeddings in place"""
 
     def __str__(self) -> str:
         return f"{self.side} of {type(self.module).__name__}" + (
@@ -88,7 +90,7 @@ def tap(
         if key in record:
             seen[key] = state
         fired.add(key)
-        return state
+        return state.clone() if points[key].copied else state
 
     skipped = ((point, point.module, length) for point, length in (skip or {}).items())
     hooked = ((points[key], (points[key].module, points[key].side), key) for key in wanted)
@@ -176,6 +178,58 @@ def _passing(compute: Callable[..., Any], calls: Mapping[int | None, int]) -> Ca
         return state if length == 0 else (state, *[None] * (length - 1))
 
     return forward
+
+
+@contextmanager
+def gathering(module: nn.Module, positions: Tensor) -> Iterator[list[nn.Module]]:
+    """Inside the block, the module gets only the states at the positions (examples, steps), -1 for none.
+
+    Yields a list that names the module once it was called so. An input that is not (examples, tokens,
+    width) is left as it is.
+    """
+    done: list[nn.Module] = []
+
+    def gather(_module: nn.Module, args: tuple) -> tuple:
+        if not args or args[0].dim() != 3 or len(args[0]) != len(positions):
+            return args
+        done.append(module)
+        where = positions.clamp(min=0).to(args[0].device)[:, :, None]
+        return args[0].gather(1, where.expand(-1, -1, args[0].shape[2])), *args[1:]
+
+    handle = module.register_forward_pre_hook(gather)
+    try:
+        yield done
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def recomputing(
+    modules: Iterable[nn.Module],
+    needed: Callable[[Tensor], bool],
+    inside: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Iterator[None]:
+    """Inside the block, a module whose input has a gradient, and for which `needed` says so, keeps only its
+    input; its inner values are computed again on the way back, in the context `inside` (gradient
+    checkpointing)."""
+    from torch.utils.checkpoint import checkpoint
+
+    how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    how["context_fn"] = lambda: (nullcontext(), inside())
+
+    def again(compute: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            state = args[0] if args else next(iter(kwargs.values()))
+            if not state.requires_grad or not needed(state):
+                return compute(*args, **kwargs)
+            return checkpoint(compute, *args, **how, **kwargs)
+
+        return forward
+
+    with ExitStack() as stack:
+        for module in dict.fromkeys(modules):
+            stack.enter_context(overridden(module, "forward", again(module.forward)))
+        yield
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from typing import Any
 from ..attribution import Attribution, save
 from ..errors import FileError
 from ..files import check_writable, whole
+from ..generation import Generation
+from ..generation import save as save_records
 
 DOTS_PER_INCH = 150
 TALLEST = 2**16 / DOTS_PER_INCH
@@ -43,6 +45,22 @@ def write(
         report(attributions, path, subject=subject, lenses=lenses, guard=guard)
     else:
         WRITERS[path.suffix](attributions, path)
+
+
+def write_answers(made: Sequence[Generation], path: Path, subject: Any = None) -> None:
+    """Write explained answers to one file; a report has their verification if it gets the subject."""
+    check_output(path)
+    if path.suffix == REPORT:
+        from .report import report
+
+        report(made, path, subject=subject)
+    elif path.suffix in (".json", ".parquet"):
+        save_records(made, path)
+    elif len(made) > 1:
+        raise FileError(f"{path} is one picture for {len(made)} answers; give one prompt, or end in .html")
+    else:
+        with whole(path) as part:
+            made[0].plot().figure.savefig(part, format=path.suffix[1:], dpi=DOTS_PER_INCH)
 
 
 def _draw(attributions: Sequence[Attribution], path: Path) -> None:

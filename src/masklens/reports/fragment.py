@@ -7,8 +7,9 @@ marks first, so that a text can neither inject anything nor disturb what stands 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from .labels import part_names, printable, proof_sentences, shortened, with_prob
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
+    from ..generation import Generation
 
 LEVELS = 40
 """steps of colour between no score and the strongest"""
@@ -87,6 +89,18 @@ def fragment(attribution: Attribution, per_site: bool = False) -> str:
     """HTML of one attribution as a notebook shows it: inline styles, and other colours where it is dark."""
     shown = picture(attribution, per_site)
     return template("fragment.html").render(p=shown, palette=palette("light"), dark=palette("dark"))
+
+
+def steps_fragment(generation: Generation) -> str:
+    """The same of an answer at the first site: a part to open for each step, with its probability."""
+    parts = []
+    for i, whole in enumerate(generation.attributions()):
+        one = replace(whole, sites=whole.sites[:1], scores=whole.scores[:1])
+        head = escape(printable(f"{one.target}   {generation.probabilities[i]:.0%}"))
+        parts.append(
+            f"<details{' open' if i == 0 else ''}><summary>{head}</summary>{fragment(one)}</details>"
+        )
+    return "\n".join(parts)
 
 
 def picture(attribution: Attribution, per_site: bool = False) -> Picture:

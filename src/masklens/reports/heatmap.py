@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from ..attribution import Attribution
+    from ..generation import Generation
 
 POINT = 1 / 72
 """inches"""
@@ -107,6 +108,34 @@ def plot(attribution: Attribution, ax: Axes | None = None, per_site: bool = Fals
     _name_sites(ax, layout, attribution)
     _name_parts(ax, layout, attribution)
     _legend(ax, shown, (width, height))
+    return ax
+
+
+def plot_steps(generation: Generation, ax: Axes | None = None, site: int = 0) -> Axes:
+    """Draw an answer at one site and return the axes: a row a step, a column a token that steps have seen."""
+    g = generation
+    count = max(g.seen(i) for i in range(len(g)))
+    scores = g.scores[:, g.sites.index(site), :count]
+    unseen = np.array([[j >= g.seen(i) for j in range(count)] for i in range(len(g))])
+    if ax is None:
+        size = (LEFT + max(4.0, 0.28 * count), 1.6 + max(1.0, 0.24 * len(g)))
+        ax = Figure(figsize=size, layout="constrained").add_subplot()
+    largest, signed = float(np.abs(scores).max()) or 1.0, bool((scores < 0).any())
+    shares = np.linspace(-1.0 if signed else 0.0, 1.0, 257)
+    shown = ListedColormap(colours(shares, signed))
+    shown.set_bad(MISSING["light"])
+    drawn = ax.imshow(
+        np.ma.masked_array(scores, unseen),
+        cmap=shown,
+        vmin=-largest if signed else 0.0,
+        vmax=largest,
+        aspect="auto",
+    )
+    names = [shortened(printable(name), 20) for name in g.tokens[:count]]
+    ax.set_xticks(range(count), names, rotation=90)
+    ax.set_yticks(range(len(g)), [shortened(printable(name), 20) for name in g.steps])
+    ax.set_title(f"{printable(g.method)} · {site_name(site)}", fontsize=FONT)
+    ax.figure.colorbar(drawn, ax=ax)
     return ax
 
 

@@ -37,7 +37,17 @@ STEPS = 2**15 - 1
 """a score is kept as a whole number of parts of its site's largest: so many parts"""
 MISSING = -(2**15)
 LONGEST_TOKEN = 200
-SCRIPTS = ("base.js", "data.js", "charts.js", "map.js", "text.js", "list.js", "set.js", "main.js")
+SCRIPTS = (
+    "base.js",
+    "data.js",
+    "charts.js",
+    "map.js",
+    "text.js",
+    "answer.js",
+    "list.js",
+    "set.js",
+    "main.js",
+)
 """the viewer, in the order in which its parts need one another"""
 LIVE = ("live.js",)
 """what the page of `masklens serve` has besides"""
@@ -111,18 +121,19 @@ def report_data(
     labels: Sequence[str | Sequence[str]] | None = None,
     panels: Sequence[Panel] = (),
     segments: Sequence[str] | None = None,
+    answers: Iterable[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """Everything the viewer shows, ready for JSON.
 
     Entries of one text stand together. `labels` has the right answer of each text; where it is a list, any
     of them is right, as SQuAD compares answers. `segments` has the names of the two texts of a pair, by
-    default as the first pair has them.
+    default as the first pair has them. `answers` are generations (see reports/generation.py).
     """
     groups = by_text(entries)
     found = (names for group in groups for entry in group if (names := part_names(entry.attribution)))
     if labels is not None and len(labels) != len(groups):
         raise TargetError(f"{len(labels)} gold labels for {len(groups)} texts; give one a text")
-    texts = [text_data(group) for group in groups]
+    texts = [text_data(group) for group in groups] + list(answers)
     for text, group, label in zip(texts, groups, labels or [], strict=False):
         several = [label] if isinstance(label, str) else list(dict.fromkeys(label))
         text["label"] = visible(" / ".join(several))

@@ -13,7 +13,9 @@ from ..evaluation.imported import holds_attributions as holds_attributions
 from ..evaluation.table import Table
 from ..evaluation.verify import Question, Verifier
 from ..files import check_writable, whole
+from ..generation import Generation
 from ..verification import Verification
+from .generation import generation_data
 from .knowledge import knowledge_chart
 from .overview import overview
 from .page import Entry, Panel, evaluation_panels, report_data, report_html
@@ -29,7 +31,7 @@ def first_texts(attributions: Sequence[Attribution], limit: int | None) -> list[
 
 
 def report(
-    attributions: Sequence[Attribution] | Sets,
+    attributions: Sequence[Attribution] | Sets | Generation | Sequence[Generation],
     path: str | os.PathLike[str],
     title: str = "masklens report",
     subject: Any = None,
@@ -46,7 +48,8 @@ def report(
         report(explain(subject, texts), "report.html", subject=subject)
 
     Args:
-        attributions: a list, or lists by name (several methods on the same texts stand side by side).
+        attributions: a list, or lists by name (several methods on the same texts stand side by side); or a
+            Generation, or a list of them.
         subject: the model; with it every explanation is verified at every site.
         lenses: the lenses that made attributions of diffmask; they bring what stands for a removed token.
         keep: as in `verify`.
@@ -60,7 +63,8 @@ def report(
     if path.suffix != ".html":
         raise FileError(f"cannot write a report to {path}; end the name in .html")
     check_writable(path)
-    sets = named(attributions)
+    answers = _generations(attributions)
+    sets = {} if answers else named(attributions)  # type: ignore[arg-type]
     question = Question(keep=keep, guard=guard)
     entries, random = prove_all(sets, subject, lenses, question)
     further = [
@@ -70,10 +74,16 @@ def report(
         *overview(sets, parts_of_speech),
         *panels,
     ]
-    data = report_data(entries, title, labels, further)
+    made = (generation_data(one, subject, 0.5 if keep is None else keep) for one in answers)
+    data = report_data(entries, title, labels, further, answers=made)
     with whole(path) as part:
         part.write_text(report_html(data), encoding="utf-8")
     return path
+
+
+def _generations(given: Any) -> list[Generation]:
+    several = [given] if isinstance(given, Generation) else [] if isinstance(given, Mapping) else given
+    return [one for one in several if isinstance(one, Generation)]
 
 
 def named(attributions: Sequence[Attribution] | Sets) -> dict[str, Sequence[Attribution]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,16 +22,20 @@ from .labels import (
     printable,
     proof_details,
     proof_sentences,
+    shortened,
     window_note,
     with_probability,
 )
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
+    from ..generation import Generation
+    from ..methods.logit_lens import LayerPredictions
     from ..verification import Verification
 
 LABEL_WIDTH = 11
 GAP = 1
+LONGEST_NAME = 24
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,49 @@ class HeatMap:
             yield Text(emerged(a))
 
 
+@dataclass(frozen=True)
+class AnswerMap:
+    """A renderable of an answer at its first site: one row a step, one column a token or larger unit."""
+
+    generation: Generation
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        g = self.generation
+        about = ("   method ", "dim"), (printable(g.method), "bold"), (f"   {site_name(g.sites[0])}", "dim")
+        yield Text.assemble(("answer ", "dim"), (printable(g.answer), "bold"), *about)
+        seen = [g.seen(i) for i in range(len(g))]
+        scores = [
+            [float(g.scores[i, 0, j]) if j < n else np.nan for j in range(max(seen))]
+            for i, n in enumerate(seen)
+        ]
+        shares = np.array(scores) / (np.nanmax(np.abs(scores)) or 1.0)
+        signed = bool((g.scores[:, 0] < 0).any())
+        names = [shortened(printable(token), LONGEST_NAME) for token in g.tokens[: max(seen)]]
+        widths = [max(cell_len(name), 5) for name in names]
+        for columns in blocks(widths, options.max_width - LABEL_WIDTH):
+            table = Table.grid(padding=(0, GAP, 0, 0))
+            table.add_column(width=LABEL_WIDTH - GAP, justify="right", style="bold", no_wrap=True)
+            for j in columns:
+                table.add_column(width=widths[j], no_wrap=True)
+            table.add_row("", *(Text(names[j], "dim" if g.special[j] else "bold") for j in columns))
+            for i, piece in enumerate(g.pieces):
+                cells = (cell(shares[i, j], signed, widths[j]) for j in columns)
+                table.add_row(Text(printable(piece.strip() or piece)), *cells)
+            yield table
+        yield Text(f"1.00 is a score of {np.abs(g.scores[:, 0]).max():.3g}", "dim")
+
+
+def answer_proof_line(generation: Generation, proofs: Sequence[Verification]) -> Text:
+    """What became of an answer's tokens without what each is said not to need."""
+    kept = sum(proof.prediction_kept for proof in proofs)
+    share = np.mean([proof.share_removed for proof in proofs])
+    return Text.assemble(
+        ("verified: without ", "dim"), f"{share:.0%}", (f" of the {generation.kind} before it, ", "dim"),
+        (f"{kept} of {len(proofs)}", "bold green" if kept * 2 > len(proofs) else "bold red"),
+        (" steps of the answer keep their token", "dim"),
+    )  # fmt: skip
+
+
 def legend(a: Attribution, shown: Scale) -> str:
     """What the numbers of a map mean."""
     if a.merge == "max":
@@ -89,6 +136,19 @@ def proof_line(attribution: Attribution, proof: Verification) -> Text:
         (f" Kept: {named}." if named else "", ""),
         (f" ({site_name(proof.site)}; {proof_details(proof)})", "dim"),
     )  # fmt: skip
+
+
+def layers_line(found: LayerPredictions) -> Text:
+    """What the layers would predict, from the first to the last; layers that agree stand together."""
+    line = Text.assemble(("each layer's own prediction: ", "dim"))
+    for name, run in groupby(range(len(found.sites)), lambda k: found.predictions[k]):
+        first, *_, last = [*run] * 2
+        where = site_name(found.sites[first])
+        where += f" to {site_name(found.sites[last])}" if last > first else ""
+        line.append_text(Text.assemble((f"{where} ", "dim"), printable(name)))
+        line.append(f" {found.probabilities[last]:.0%}, ", "dim")
+    line.append_text(Text.assemble((printable(found.answer), "bold"), (f" {found.since}", "dim")))
+    return line
 
 
 def block(

@@ -55,6 +55,8 @@ class LanguageModel(Task):
         """The batch with the given tokens added, and the position where each step is read."""
 
     def _plan(self, wanted: Any) -> Continuation:
+        if isinstance(wanted, Continuation):
+            return wanted
         if wanted is None:
             return Continuation([], [])
         if not isinstance(wanted, tuple):

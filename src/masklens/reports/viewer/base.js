@@ -5,8 +5,11 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const state = {
   tab: "texts",
   text: 0,
+  step: 0, // of an answer
+  folds: {}, // parts of a prompt that were opened or folded
   site: null, // a site number; chosen when the first text is drawn
-  words: false,
+  words: false, // or true, or "sentences"
+  chosen: false, // whether the user chose the units
   over: "all",
   hidden: new Set(), // names of methods that are not shown
   perSite: false,

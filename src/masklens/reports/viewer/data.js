@@ -24,16 +24,33 @@ const MERGES = {
   mean: (values) => values.reduce((a, b) => a + b, 0) / values.length,
 };
 
-function mergedRow(row, layout, merge) {
-  const found = layout.names.map(() => []);
+function mergedRow(row, grouping, merge) {
+  const found = grouping.names.map(() => []);
   row.forEach((value, i) => {
-    if (value != null) found[layout.words[i]].push(value);
+    if (value != null) found[grouping.of[i]].push(value);
   });
   return found.map((values) => (values.length ? MERGES[merge](values) : null));
 }
 
-// The units that are drawn, tokens or words: name, how it reads in the text, special, segment, glued.
-function unitsOf(layout, words) {
+// The group of each token, and the names of the groups: words, or the sentences of an answer and its prompt.
+function groupingOf(text, layout, units, columns = layout.tokens.length) {
+  if (units !== "sentences" || !text.sentences)
+    return { of: layout.words, names: layout.names, pieces: layout.names };
+  const glued = new Set(layout.glued),
+    firsts = new Set(text.sentences),
+    of = [],
+    pieces = [];
+  layout.tokens.slice(0, columns).forEach((token, i) => {
+    if (!i || firsts.has(i)) pieces.push("");
+    of.push(pieces.length - 1);
+    pieces[pieces.length - 1] += (glued.has(i) ? "" : " ") + (layout.pieces[i] ?? token);
+  });
+  return { of, names: pieces.map((piece) => shortenedTo(piece.trim(), 18)), pieces: pieces.map((p) => p.trim()) };
+}
+const shortenedTo = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+// The units that are drawn, tokens or groups: name, how it reads in the text, special, segment, glued.
+function unitsOf(layout, grouping) {
   const special = new Set(layout.special),
     glued = new Set(layout.glued);
   const tokens = layout.tokens.map((name, i) => ({
@@ -43,23 +60,26 @@ function unitsOf(layout, words) {
     glued: glued.has(i),
     segment: layout.segments ? layout.segments[i] : 0,
   }));
-  if (!words) return tokens;
-  const firsts = layout.names.map((_, word) => layout.words.indexOf(word));
-  return layout.names.map((name, word) => ({ ...tokens[firsts[word]], name, piece: name }));
+  if (!grouping) return tokens;
+  const firsts = grouping.names.map((_, group) => grouping.of.indexOf(group));
+  return grouping.names.map((name, group) => ({ ...tokens[firsts[group]], name, piece: grouping.pieces[group] }));
 }
 
 // Everything that a picture of one map needs, for tokens or words; kept for the next time.
 function viewOf(text, map, words) {
-  const key = words ? "byWord" : "byToken";
+  const key = words === "sentences" ? "bySentence" : words ? "byWord" : "byToken";
   if (map[key]) return map[key];
   const layout = text.layouts[map.layout],
     rows = scoresOf(map);
-  const scores = words ? rows.map((row) => mergedRow(row, layout, map.merge)) : rows;
+  const columns = rows[0]?.length ?? 0, // those that a step of an answer has seen
+    grouping = words ? groupingOf(text, layout, words, columns) : null,
+    seen = grouping ? (grouping.of[columns - 1] ?? -1) + 1 : columns;
+  const scores = grouping ? rows.map((row) => mergedRow(row, grouping, map.merge).slice(0, seen)) : rows;
   const all = scores.flat().filter((v) => v != null);
   const signed = all.some((v) => v < 0);
   const largest = (values) => values.reduce((top, v) => Math.max(top, Math.abs(v ?? 0)), 0) || 1;
   return (map[key] = {
-    units: unitsOf(layout, words),
+    units: unitsOf(layout, grouping).slice(0, seen),
     scores,
     signed,
     strongest: map.merge === "max" ? 1 : largest(all),
@@ -91,7 +111,7 @@ function rowAt(map, site) {
 const rankOf = (row, unit) => 1 + row.filter((v) => v != null && v > row[unit]).length;
 const settingsOf = (map) => (typeof map.settings === "number" ? data.settings[map.settings] : map.settings);
 const shownMaps = (text) =>
-  text.maps.filter((m) => !state.hidden.has(m.name) && (state.over === "all" || m.over === state.over));
+  mapsOf(text).filter((m) => !state.hidden.has(m.name) && (state.over === "all" || m.over === state.over));
 const sitesOf = (maps) => [...new Set(maps.flatMap((m) => m.sites))].sort((a, b) => a - b);
 const proofOf = (map, row) => {
   const found = map.proofs?.[map.proofs.length === 1 ? 0 : row];

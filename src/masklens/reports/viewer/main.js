@@ -120,7 +120,7 @@ const KEYS = {
   k: () => step(-1),
   "]": () => stepSite(1),
   "[": () => stepSite(-1),
-  w: () => set({ words: !state.words, picked: [] }),
+  w: () => set({ words: state.words !== true, chosen: true, picked: [] }),
   p: () => set({ perSite: !state.perSite }),
   n: () => set({ numbers: !state.numbers }),
   "/": () => {

@@ -2,6 +2,7 @@
 
 // The text with each token or word in the colour of its score at one site.
 function reading(text, map, row) {
+  if (text.steps) return foldedReading(text, map, row);
   const view = viewOf(text, map, state.words);
   const line = el("div", { class: "reading" });
   eachSegment(text, view, (units, name) => {

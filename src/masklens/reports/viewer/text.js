@@ -4,8 +4,10 @@ function textView(index) {
   const text = data.texts[index],
     maps = shownMaps(text);
   const page = el("article", { class: "text-view", "data-text": index });
+  chooseUnits(text);
   state.site ??= telling(text);
   page.append(heading(text, index));
+  if (text.steps) page.append(answerButtons(text));
   if (text.maps.length) page.append(el("div", { class: "bar" }, slider(sitesOf(maps)), controls(text)));
   const cards = el("div", { class: `cards${maps.length === 1 ? " single" : ""}` });
   for (const map of maps) cards.append(card(text, map));
@@ -15,10 +17,10 @@ function textView(index) {
 }
 
 function heading(text, index) {
-  const said = text.maps.map(proofNow).find(Boolean)?.before;
-  const facts = [
-    el("span", {}, "predicted ", isolated(text.prediction, "label"), isNumber(text.prediction) || !said ? "" : ` ${said}`),
-  ];
+  const said = mapsOf(text).map(proofNow).find(Boolean)?.before;
+  const predicted = () =>
+    el("span", {}, "predicted ", isolated(text.prediction, "label"), isNumber(text.prediction) || !said ? "" : ` ${said}`);
+  const facts = text.steps ? [] : [predicted()];
   if (text.label != null)
     facts.push(
       el(
@@ -28,7 +30,7 @@ function heading(text, index) {
         isolated(text.label, "label"),
       ),
     );
-  const lines = text.text.map((part, i) =>
+  const lines = (text.steps ? [] : text.text).map((part, i) =>
     el("p", {
       class: part.length > 220 ? "sentence long" : "sentence",
       dir: direction(part),
@@ -58,17 +60,13 @@ function heading(text, index) {
 
 function controls(text) {
   const bar = el("div", { class: "controls" });
-  bar.append(
-    choice(
-      "Units",
-      [
-        [false, "tokens", "As the model's tokenizer cuts the text"],
-        [true, "words", "Sub-words merged (w)"],
-      ],
-      state.words,
-      (v) => set({ words: v, picked: [] }),
-    ),
-  );
+  const units = [
+    [false, "tokens", "As the model's tokenizer cuts the text"],
+    [true, "words", "Sub-words merged (w)"],
+    ...(text.sentences ? [["sentences", "sentences", "Scores merged by sentence"]] : []),
+  ];
+  if (!text.kind || text.kind === "tokens")
+    bar.append(choice("Units", units, state.words, (v) => set({ words: v, chosen: true, picked: [] })));
   const overs = new Set(text.maps.map((m) => m.over));
   if (overs.size > 1)
     bar.append(
@@ -113,7 +111,7 @@ function controls(text) {
 // The deepest site at which every map still says something about the text itself: deep gradients are often left
 // with the token that the answer is read from.
 function telling(text) {
-  const maps = text.maps.filter((m) => m.sites.length > 1),
+  const maps = mapsOf(text).filter((m) => m.sites.length > 1),
     sites = sitesOf(maps.length ? maps : text.maps);
   const says = (map, site) => {
     const view = viewOf(text, map, false),
@@ -231,7 +229,7 @@ function card(text, map) {
   );
   one.append(cardHead(text, map, where), line, proof);
   if (map.emerged) one.append(el("p", { class: "emerged" }, isolated(map.emerged)));
-  one.append(picture);
+  one.append(picture, ...[lensRow(text, map)].filter(Boolean));
   one.append(legend(map, viewOf(text, map, state.words)), compared, about(map));
   one.showRow = () => {
     for (const cell of $$(".chosen", one)) cell.classList.remove("chosen");
@@ -292,7 +290,7 @@ function proofBlock(text, map, row) {
     "p",
     {},
     el("strong", {}, isolated(prediction), isNumber(prediction) ? "" : ` ${proof.before}`),
-    `. ${enoughSaid(proof)} ${randomSaid(proof)}`,
+    `. ${enoughSaid(proof, (text.kind ?? "tokens").slice(0, -1))} ${randomSaid(proof)}`,
     proof.opened ? ` For that, ${proof.opened} more ${proof.opened === 1 ? "was" : "were"} kept than the map says.` : "",
   );
   const verdict = el(
@@ -304,15 +302,15 @@ function proofBlock(text, map, row) {
   return proof.removed.size ? [verdict, whatIsLeft(text, map, proof)] : [verdict];
 }
 
-function enoughSaid({ verdict, kept, needed, tokens, after, p }) {
-  const share = `${needed} of ${plural(tokens, "token")}`;
+function enoughSaid({ verdict, kept, needed, tokens, after, p }, noun) {
+  const share = `${needed} of ${plural(tokens, noun)}`;
   if (verdict === "ties") return "The scores are equal: there is nothing to verify.";
-  if (needed === tokens) return `All ${plural(tokens, "token")} are needed.`;
+  if (needed === tokens) return `All ${plural(tokens, noun)} are needed.`;
   if (verdict === "not sufficient" || !kept)
     return `These ${share} do not suffice (${after}${kept ? "" : ", another prediction"}).`;
   if (verdict === "no better than random")
     return `${share} suffice (${after}), but this is no better than random (p = ${p.toFixed(2)}).`;
-  return needed ? `These ${share} suffice (${after}).` : `No token is needed (${after}).`;
+  return needed ? `These ${share} suffice (${after}).` : `No ${noun} is needed (${after}).`;
 }
 
 function randomSaid({ verdict, needed, tokens, randomNeeded, without, randomWithout }) {
@@ -331,7 +329,7 @@ function proofDetails({ verdict, divergence, p }) {
 
 // The text as the model saw it in the proof: what was kept, with a gap for each run of what was not.
 function whatIsLeft(text, map, proof) {
-  const units = unitsOf(text.layouts[map.layout], false),
+  const units = unitsOf(text.layouts[map.layout]).slice(0, scoresOf(map)[0].length),
     line = el(
       "p",
       { class: "left", dir: direction(text.text.join(" ")) },

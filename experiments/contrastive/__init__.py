@@ -1,0 +1,1 @@
+"""Explanations of language models on prompts whose evidence is known."""

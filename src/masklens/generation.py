@@ -1,0 +1,341 @@
+"""The record of a language model's answer: what each of its tokens rests on. It does not need torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field, field_validator, model_validator
+
+from . import attribution
+from .attribution import LARGEST_SCORE, MOST_CELLS, MOST_TOKENS, Attribution, Site, Word
+from .errors import FileError
+from .files import FileModel, PlainText, check_writable, validate, whole
+from .reading import Columns, records
+from .units import Turn
+
+
+class Guess(NamedTuple):
+    """A token and the probability that the model gives it."""
+
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True, eq=False)
+class Generation:
+    """A prompt, the answer, and a score of every token or larger unit for each step of the answer.
+
+    A step is a token of the answer, or the span of it that was asked about.
+    """
+
+    prompt: str
+    """as the model read it: the chat template is filled"""
+    answer: str
+    ids: tuple[int, ...]
+    """of the prompt's and the answer's tokens"""
+    units: tuple[int, ...]
+    """for each of the ids the number of its unit in `tokens`"""
+    tokens: tuple[str, ...]
+    """the tokens of prompt and answer, or the words, sentences, ... in their place"""
+    offsets: tuple[tuple[int, int], ...]
+    """characters in prompt + answer"""
+    special: tuple[bool, ...]
+    """marks, and what the chat template adds to the messages: never taken away"""
+    turns: tuple[Turn, ...]
+    steps: tuple[str, ...]
+    """the answer's tokens"""
+    pieces: tuple[str, ...]
+    """the same as they are written"""
+    places: tuple[int, ...]
+    """for each step, how many of the ids it has seen"""
+    targets: tuple[tuple[int, ...], ...]
+    """for each step, the ids of its tokens: one, or those of a span"""
+    ends: tuple[int, ...]
+    """for each step, how many characters of prompt + answer it has seen"""
+    sites: tuple[int, ...]
+    scores: np.ndarray
+    """(steps, sites, tokens) float32, 0 for tokens that a step has not seen"""
+    probabilities: tuple[float, ...]
+    """of each step, as the model has it"""
+    runners_up: tuple[tuple[Guess, ...], ...]
+    """for each step the likeliest other tokens"""
+    method: str
+    kind: str = "tokens"
+    """what `tokens` holds: tokens, words, sentences, turns or spans"""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    merge: str = "sum"
+    logit_lens: tuple[tuple[Guess, ...], ...] = ()
+    """for each step and site, what the model's own head reads there; empty where it was not asked"""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scores", np.asarray(self.scores, dtype=np.float32))
+        shape = (len(self.steps), len(self.sites), len(self.tokens))
+        if self.scores.shape != shape:
+            raise ValueError(
+                f"scores have shape {self.scores.shape}; {shape} (steps, sites, tokens) is needed"
+            )
+        for name, count in self._counts().items():
+            if len(getattr(self, name)) not in count:
+                raise ValueError(f"{len(getattr(self, name))} {name} where {count[0]} are needed")
+
+    def _counts(self) -> dict[str, tuple[int, ...]]:
+        tokens, steps = (len(self.tokens),), (len(self.steps),)
+        each = {"offsets": tokens, "special": tokens, "units": (len(self.ids),), "logit_lens": (*steps, 0)}
+        return each | dict.fromkeys(
+            ("pieces", "places", "targets", "ends", "probabilities", "runners_up"), steps
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return row(self) == row(other) if isinstance(other, Generation) else NotImplemented
+
+    def __repr__(self) -> str:
+        size = f"{len(self.steps)} steps x {len(self.sites)} layers x {len(self.tokens)} {self.kind}"
+        return f"Generation({self.answer!r:.60}, {size}, {self.method})"
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def text(self) -> str:
+        return self.prompt + self.answer
+
+    def seen(self, step: int) -> int:
+        """How many of the tokens (or units) a step has seen, the last one perhaps in part."""
+        return max(self.units[: self.places[step]]) + 1
+
+    def step(self, step: int) -> Attribution:
+        """One step as an attribution: its text is what the model had read by then."""
+        step = range(len(self))[step]
+        count, last = self.seen(step), self.ends[step]
+        return Attribution(
+            text=self.text[:last],
+            tokens=self.tokens[:count],
+            offsets=tuple((min(start, last), min(end, last)) for start, end in self.offsets[:count]),
+            special=self.special[:count],
+            segments=(0,) * count,
+            sites=self.sites,
+            scores=self.scores[step, :, :count],
+            prediction=self.likeliest(step),
+            target=self.pieces[step],
+            method=self.method,
+            settings=self.settings,
+            merge=self.merge,
+        )
+
+    def likeliest(self, step: int) -> str:
+        """The token that the model itself puts first."""
+        best = self.runners_up[step][:1]
+        return best[0].token if best and best[0].probability > self.probabilities[step] else self.pieces[step]
+
+    def attributions(self) -> list[Attribution]:
+        """All steps as attributions."""
+        return [self.step(i) for i in range(len(self))]
+
+    def plot(self, ax: Any = None, site: int | None = None) -> Any:
+        """Draw steps x tokens at one site, by default the first, and return the axes."""
+        from .reports.heatmap import plot_steps
+
+        return plot_steps(self, ax=ax, site=self.sites[0] if site is None else site)
+
+    def _repr_html_(self) -> str:
+        from .reports.fragment import steps_fragment
+
+        return steps_fragment(self)
+
+
+def row(generation: Generation) -> dict[str, Any]:
+    """The record as lists, strings and numbers, for JSON. Scores that are not finite become None."""
+    scores = generation.scores.astype(object)
+    scores[~np.isfinite(generation.scores)] = None
+    made = {**asdict(generation), "scores": scores.tolist()}
+    made |= {name: [_guesses(some) for some in made[name]] for name in ("runners_up", "logit_lens")}
+    made["turns"] = [turn._asdict() for turn in generation.turns]
+    made["settings"] = dict(generation.settings)
+    return made
+
+
+def _guesses(some: Sequence[Guess]) -> list[dict[str, Any]]:
+    return [{"token": token, "probability": probability} for token, probability in some]
+
+
+Span = Annotated[list[int], Field(min_length=2, max_length=2)]
+Probability = Annotated[float, Field(ge=0, le=1 + 1e-6)]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+
+
+class SavedGuess(FileModel):
+    token: Word
+    probability: Probability
+
+
+class SavedTurn(FileModel):
+    role: Word
+    start: Count
+    end: Count
+
+
+class Saved(FileModel):
+    """A generation as a file holds it."""
+
+    prompt: Annotated[PlainText, Field(max_length=10**8)]
+    answer: Annotated[PlainText, Field(max_length=10**8)]
+    ids: Annotated[list[Count], Field(min_length=1, max_length=MOST_TOKENS)]
+    units: list[Count]
+    tokens: Annotated[list[Word], Field(min_length=1, max_length=MOST_TOKENS)]
+    offsets: list[Span]
+    special: list[bool]
+    turns: list[SavedTurn]
+    steps: Annotated[list[Word], Field(min_length=1)]
+    pieces: list[Word]
+    places: list[Count]
+    targets: list[Annotated[list[Count], Field(min_length=1)]]
+    ends: list[Count]
+    sites: Annotated[list[Site], Field(min_length=1)]
+    scores: list[list[list[Annotated[float, Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE)] | None]]]
+    probabilities: list[Probability]
+    runners_up: list[list[SavedGuess]]
+    method: Word
+    kind: Word
+    settings: dict[str, Any]
+    merge: Literal["sum", "max", "mean"]
+    logit_lens: list[list[SavedGuess]] = []
+
+    @field_validator("settings", mode="before")
+    @classmethod
+    def _settings(cls, value: Any) -> Any:
+        return json.loads(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Saved:
+        count, length = len(self.tokens), len(self.prompt) + len(self.answer)
+        if any(unit >= count for unit in self.units) or self.units != sorted(self.units):
+            raise ValueError(f"units must rise, and be below {count}, the number of tokens")
+        if not all(0 < place <= len(self.ids) for place in self.places):
+            raise ValueError(f"a step has seen between 1 and {len(self.ids)} tokens")
+        spans = [
+            *self.offsets,
+            *((turn.start, turn.end) for turn in self.turns),
+            *((0, end) for end in self.ends),
+        ]
+        if not all(0 <= start <= end <= length for start, end in spans):
+            raise ValueError(
+                f"offsets, turns and ends must be in the {length} characters of prompt and answer"
+            )
+        if any(len(guesses) != len(self.sites) for guesses in self.logit_lens):
+            raise ValueError(f"logit_lens must have {len(self.sites)} entries a step, one a layer")
+        self.generation()
+        return self
+
+    def generation(self) -> Generation:
+        plain = {name: tuple(value) if isinstance(value, list) else value for name, value in self}
+        return Generation(
+            **plain
+            | {
+                "offsets": tuple((start, end) for start, end in self.offsets),
+                "targets": tuple(map(tuple, self.targets)),
+                "turns": tuple(Turn(turn.role, turn.start, turn.end) for turn in self.turns),
+                "scores": np.array(self.scores, dtype=np.float32),
+                "runners_up": _guessed(self.runners_up),
+                "logit_lens": _guessed(self.logit_lens),
+            }
+        )
+
+
+def _guessed(saved: Sequence[Sequence[SavedGuess]]) -> tuple[tuple[Guess, ...], ...]:
+    return tuple(tuple(Guess(one.token, one.probability) for one in some) for some in saved)
+
+
+Record = Attribution | Generation
+
+
+def save(made: Record | Sequence[Record], path: str | os.PathLike[str]) -> Path:
+    """Write attributions, or generations, to a .parquet or .json file; it appears whole or not at all.
+
+    Scores that are not finite are written as null, and are read back as nan.
+    """
+    path, several = Path(path), [made] if isinstance(made, Record) else list(made)
+    generations = [one for one in several if isinstance(one, Generation)]
+    if not generations:
+        return attribution.save([one for one in several if isinstance(one, Attribution)], path)
+    if len(generations) < len(several):
+        raise FileError("a file holds attributions or generations, not both; save them to two files")
+    if path.suffix not in (".parquet", ".json"):
+        raise FileError(f"cannot save generations as {path.suffix or path.name!r}; use .parquet or .json")
+    check_writable(path)
+    with whole(path) as part:
+        (_write_parquet if path.suffix == ".parquet" else _write_json)(
+            [row(one) for one in generations], part
+        )
+    return path
+
+
+def _write_parquet(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    cells = [{**one, "settings": json.dumps(one["settings"], default=str)} for one in rows]
+    pq.write_table(pa.Table.from_pylist(cells, schema=schema(pa)), path, write_page_checksum=True)
+
+
+def _write_json(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    path.write_text(json.dumps(rows, ensure_ascii=False, allow_nan=False, default=str), encoding="utf-8")
+
+
+def load(path: str | os.PathLike[str]) -> list[Any]:
+    """Read what `save` wrote: attributions, or generations."""
+    path = Path(path)
+    if path.suffix not in (".parquet", ".json"):
+        raise FileError(f"cannot load {path.suffix or path.name!r}; use .parquet or .json")
+    return load_generations(path) if holds_generations(path) else attribution.load(path)
+
+
+def holds_generations(path: Path) -> bool:
+    """Whether the first row of a file is one of a generation."""
+    wanted = Columns(("runners_up",))
+    try:
+        first = next(iter(records(str(path), wanted, 1)), (0, ""))[1]
+    except FileError:
+        return False  # attributions, which say what else is wrong with the file
+    return isinstance(first, Mapping) and first.get("runners_up") is not None
+
+
+def load_generations(path: Path) -> list[Generation]:
+    found, cells = [], 0
+    for one in _rows(path):
+        found.append(one)
+        cells += one.scores.size + len(one.ids)
+        if cells > MOST_CELLS:
+            raise FileError(f"{path} holds more scores than can be taken into memory; save fewer to a file")
+    return found
+
+
+def _rows(path: Path) -> Iterator[Generation]:
+    for number, cells in records(str(path), Columns(tuple(Saved.model_fields))):
+        if isinstance(cells, str):
+            raise FileError(f"row {number} of {path} cannot be used: {cells}")
+        yield validate(Saved, cells, f"row {number} of {path}").generation()
+
+
+def schema(pa: Any) -> Any:
+    """The columns of a Parquet file of generations."""
+    string, strings, ints = pa.string(), pa.list_(pa.string()), pa.list_(pa.int64())
+    guesses = pa.list_(pa.list_(pa.struct({"token": string, "probability": pa.float64()})))
+    columns = {
+        "offsets": pa.list_(pa.list_(pa.int64())),
+        "targets": pa.list_(pa.list_(pa.int64())),
+        "special": pa.list_(pa.bool_()),
+        "turns": pa.list_(pa.struct({"role": string, "start": pa.int64(), "end": pa.int64()})),
+        "scores": pa.list_(pa.list_(pa.list_(pa.float32()))),
+        "probabilities": pa.list_(pa.float64()),
+        "runners_up": guesses,
+        "logit_lens": guesses,
+    }
+    columns |= dict.fromkeys(("tokens", "steps", "pieces"), strings)
+    columns |= dict.fromkeys(("ids", "units", "places", "ends", "sites"), ints)
+    return pa.schema({name: columns.get(name, string) for name in Saved.model_fields})

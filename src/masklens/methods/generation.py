@@ -1,0 +1,376 @@
+"""`explain_generation`: what each token of a language model's answer rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import MethodError, ModelError, TargetError, TextError
+from ..generation import Generation, Guess
+from ..model.batch import Batch
+from ..model.prompt import Messages, Prompt, beginnings, read_prompt
+from ..model.subject import Subject, as_subject
+from ..tasks.lm import CausalLM, Continuation
+from ..units import Layout, check_units, unit_groups
+from ..words import Span, word_span
+from .explain import chosen_sites, finite_scores, run_method, shown_settings
+from .registry import Method, Request, find
+
+RUNNERS_UP = 5
+STEPS_AT_ONCE = 16
+"""beginnings of a text that a method without shared runs is asked about together"""
+
+
+def explain_generation(
+    subject: Any,
+    prompt: str | Messages,
+    method: str = "grad_x_input",
+    max_new_tokens: int = 64,
+    continuation: str | None = None,
+    units: Any = "tokens",
+    target: Any = None,
+    sites: Sequence[int] | str | None = None,
+    baselines: Any = None,
+    seed: int = 0,
+    method_options: Mapping[str, Any] | None = None,
+    **generation_options: Any,
+) -> Generation:
+    """Let a causal language model answer, and explain every token of its answer.
+
+        messages = [{"role": "user", "content": "What is the capital of France?"}]
+        made = explain_generation(subject, messages, sites="all", max_new_tokens=20)
+        made.steps, made.scores.shape
+
+    Args:
+        prompt: a string, or messages with "role" and "content", for the tokenizer's chat template.
+        continuation: the answer to explain, instead of one that the model generates.
+        units: what is scored and taken away as a whole: "tokens", "words", "sentences", "turns", or spans of
+            the prompt, as strings or as (start, end) characters.
+        target: what to explain of the answer: None for each of its tokens; a string in it, or a slice of its
+            tokens, for that span as one; a pair (A, B) for "A rather than B", A being in the answer.
+        sites, baselines, seed: as in `explain`.
+        method_options: the options of the method, by name.
+        generation_options: for the model's own `generate`, such as do_sample; without them it is greedy.
+    """
+    subject, chosen = as_subject(subject), find(method)
+    options = dict(method_options or {})
+    chosen.check_options(list(options))
+    if not isinstance(subject.task, CausalLM):
+        raise ModelError(
+            f"explain_generation is for causal language models, not for {type(subject.task).__name__}; use "
+            f"explain"
+        )
+    check_units(units, turns=not isinstance(prompt, str))
+    where = chosen_sites(subject, chosen, sites, None)
+    asked = read_prompt(subject, prompt)
+    answer = _answer_ids(subject, asked, max_new_tokens, continuation, seed, generation_options)
+    dialogue = _dialogue(subject, asked, answer)
+    work = _Work(subject, chosen, where, {"seed": seed, "baselines": baselines, **options}, dialogue, units)
+    return work.record(plan_steps(subject, dialogue, target))
+
+
+class Dialogue(NamedTuple):
+    """A prompt and the answer to it."""
+
+    whole: Prompt
+    """both, as one prompt"""
+    start: int
+    """how many of its tokens are the prompt's"""
+    names: tuple[str, ...]
+    """of all tokens"""
+    answer: str
+
+
+class Step(NamedTuple):
+    """One thing to explain: what comes after so many tokens."""
+
+    place: int
+    target: Continuation
+    name: str
+    piece: str = ""
+    """how it is written"""
+
+
+def _answer_ids(
+    subject: Subject,
+    prompt: Prompt,
+    max_new_tokens: int,
+    continuation: str | None,
+    seed: int,
+    options: dict[str, Any],
+) -> list[int]:
+    limit = getattr(subject._encode, "max_length", None)
+    if continuation is not None:
+        if options:
+            raise MethodError(f"{next(iter(options))} is for generation; leave it out, or the continuation")
+        ids = list(subject.tokenizer(continuation, add_special_tokens=False)["input_ids"])
+        if not ids:
+            raise TargetError(f"the continuation {continuation!r} has no tokens; give one with at least one")
+        max_new_tokens = len(ids)
+    if max_new_tokens < 1:
+        raise MethodError(f"max_new_tokens is {max_new_tokens}; it must be at least 1")
+    if limit is not None and len(prompt.ids) + max_new_tokens > limit:
+        raise TextError(
+            f"a prompt of {len(prompt.ids)} tokens and an answer of {max_new_tokens} are too long: the model "
+            f"takes {limit}. Shorten the prompt or lower max_new_tokens"
+        )
+    return ids if continuation is not None else generate(subject, prompt.ids, max_new_tokens, seed, options)
+
+
+def generate(
+    subject: Subject, ids: Sequence[int], max_new_tokens: int, seed: int, options: dict[str, Any]
+) -> list[int]:
+    """The model's own answer to token ids: greedy, unless the options say otherwise."""
+    model: Any = subject.module
+    if not callable(getattr(model, "generate", None)):
+        raise ModelError(f"{type(model).__name__} cannot generate; give the answer as continuation=")
+    given = torch.tensor([list(ids)], device=subject.device)
+    greedy = {} if options.get("do_sample") else dict.fromkeys(("temperature", "top_p", "top_k"))
+    pad = subject._encode.pad_id  # type: ignore[attr-defined]
+    settings = {
+        "do_sample": False,
+        "pad_token_id": pad,
+        **greedy,
+        **options,
+        "max_new_tokens": max_new_tokens,
+    }
+    with torch.no_grad(), subject.frozen(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        try:
+            made = model.generate(given, attention_mask=torch.ones_like(given), **settings)
+        except (ValueError, TypeError) as error:
+            raise MethodError(f"the model's generate does not take these options: {error}") from error
+    found = getattr(made, "sequences", made)[0, len(ids) :].tolist()
+    if not found:
+        raise TextError("the model gave no answer to this prompt; give one as continuation=")
+    return found
+
+
+def _dialogue(subject: Subject, prompt: Prompt, answer: Sequence[int]) -> Dialogue:
+    tokenizer = subject.tokenizer
+    text, spans = written(tokenizer, prompt.ids, answer)
+    shift = len(prompt.text)
+    marks = subject._encode.markers  # type: ignore[attr-defined]
+    whole = Prompt(
+        prompt.text + text,
+        (*prompt.ids, *answer),
+        (*prompt.offsets, *((start + shift, end + shift) for start, end in spans)),
+        (*prompt.special, *(token in marks for token in answer)),
+        prompt.turns,
+    )
+    return Dialogue(whole, len(prompt.ids), tuple(tokenizer.convert_ids_to_tokens(list(whole.ids))), text)
+
+
+def written(tokenizer: Any, before: Sequence[int], ids: Sequence[int]) -> tuple[str, list[Span]]:
+    """The text of tokens that follow others, and the characters of each of them.
+
+    A token that holds only a part of a character has an empty span, the last part has the character.
+    """
+
+    def read(some: Sequence[int]) -> str:
+        return tokenizer.decode(list(some), clean_up_tokenization_spaces=False)
+
+    context = list(before[-8:])  # the first token of a decoded text may lose its space
+    start, text = len(read(context)), read([*context, *ids])
+    ends: list[int] = []
+    for k in range(1, len(ids) + 1):
+        part = read([*context, *ids[:k]]).rstrip("\ufffd")
+        ends.append(min(max(len(part), start, *ends[-1:]), len(text)))
+    ends[-1] = len(text)
+    return text[start:], [(a - start, b - start) for a, b in zip([start, *ends], ends, strict=False)]
+
+
+def plan_steps(subject: Subject, dialogue: Dialogue, target: Any) -> list[Step]:
+    """What is explained: each token of the answer, a span of it, or a span rather than another."""
+    if target is None:
+        ids, start = dialogue.whole.ids, dialogue.start
+        pieces = [
+            dialogue.whole.text[slice(*_characters(dialogue, i, i + 1))] for i in range(start, len(ids))
+        ]
+        numbered = enumerate(zip(dialogue.names[start:], pieces, strict=True), start)
+        return [Step(i, Continuation([], [ids[i]]), name, piece or name) for i, (name, piece) in numbered]
+    span = target[0] if isinstance(target, tuple) and len(target) == 2 else target
+    first, last, lead = _span(dialogue, span)
+    own = list(dialogue.whole.ids[first:last])
+    if not isinstance(target, tuple):
+        written = dialogue.whole.text[slice(*_characters(dialogue, first, last))]
+        return [Step(first, Continuation([], own), written, written)]
+    task: Any = subject.task
+    other = task._ids(lead + target[1] if isinstance(target[1], str) else target[1])
+    same = next((k for k, (a, b) in enumerate(zip(own, other, strict=False)) if a != b), None)
+    if same is None:
+        raise TargetError(f"{target[0]!r} and {target[1]!r} start with the same tokens; nothing to compare")
+    chosen = Continuation([], [own[same]], other[same])
+    name = f"{task.tokenizer.decode([own[same]])} rather than {task.tokenizer.decode([other[same]])}"
+    return [Step(first + same, chosen, name, name)]
+
+
+def _characters(dialogue: Dialogue, first: int, last: int) -> Span:
+    offsets = dialogue.whole.offsets
+    return offsets[first][0], offsets[last - 1][1]
+
+
+def _span(dialogue: Dialogue, span: Any) -> tuple[int, int, str]:
+    """The tokens of a part of the answer, and the characters that the first of them has before it."""
+    count = len(dialogue.whole.ids) - dialogue.start
+    if isinstance(span, slice):
+        chosen = range(count)[span]
+        if not chosen or chosen.step != 1:
+            raise TargetError(f"{span} holds no tokens of the answer, which has {count}; give another slice")
+        return dialogue.start + chosen[0], dialogue.start + chosen[-1] + 1, ""
+    if not isinstance(span, str):
+        raise TargetError(f"{span!r} is no target; give a string in the answer, a slice, or a pair (A, B)")
+    at = dialogue.answer.find(span) if span else -1
+    if at < 0:
+        raise TargetError(
+            f"{span!r} is not in the answer {dialogue.answer!r:.80}; to ask about another answer give it as "
+            f"continuation="
+        )
+    at += len(dialogue.whole.text) - len(dialogue.answer)
+    touched = [
+        i
+        for i, (start, end) in enumerate(dialogue.whole.offsets)
+        if i >= dialogue.start and start < at + len(span) and at < end
+    ]
+    first = touched[0]
+    return first, touched[-1] + 1, dialogue.whole.text[dialogue.whole.offsets[first][0] : at]
+
+
+@dataclass
+class _Work:
+    """Everything that is known before the steps are explained."""
+
+    subject: Subject
+    method: Method
+    sites: tuple[int, ...]
+    settings: dict[str, Any]
+    dialogue: Dialogue
+    units: Any
+
+    def record(self, steps: Sequence[Step]) -> Generation:
+        whole = self.dialogue.whole
+        layout = Layout(whole.text, self.dialogue.names, whole.offsets, whole.special, whole.turns)
+        groups = [part for group in unit_groups(layout, self.units) for part in self._sides(group)]
+        scores, outputs = self._explained(steps, groups)
+        guesses = [self._guesses(step, output) for step, output in zip(steps, outputs, strict=True)]
+        return Generation(
+            prompt=whole.text[: len(whole.text) - len(self.dialogue.answer)],
+            answer=self.dialogue.answer,
+            ids=whole.ids,
+            units=tuple(unit for unit, group in enumerate(groups) for _ in group),
+            tokens=tuple(self._name(group) for group in groups),
+            offsets=tuple(self._place(group) for group in groups),
+            special=tuple(whole.special[group[0]] for group in groups),
+            turns=whole.turns,
+            steps=tuple(step.name for step in steps),
+            pieces=tuple(step.piece for step in steps),
+            places=tuple(step.place for step in steps),
+            targets=tuple(tuple(step.target.ids) for step in steps),
+            ends=tuple(max(end for _, end in whole.offsets[: step.place]) for step in steps),
+            sites=self.sites,
+            scores=merged(scores, groups, self.method.merge),
+            probabilities=tuple(probability for probability, _ in guesses),
+            runners_up=tuple(others for _, others in guesses),
+            method=self.method.name,
+            kind=self.units if isinstance(self.units, str) else "spans",
+            settings=shown_settings({**self.method.options, **self.settings}),
+            merge=self.method.merge,
+        )
+
+    def _sides(self, group: Sequence[int]) -> list[list[int]]:
+        """A unit without tokens of both prompt and answer."""
+        sides = [[i for i in group if (i < self.dialogue.start) == first] for first in (True, False)]
+        return [side for side in sides if side]
+
+    def _name(self, group: Sequence[int]) -> str:
+        whole = self.dialogue.whole
+        written = whole.text[slice(*self._place(group))].strip()
+        return written if written and self.units != "tokens" else self.dialogue.names[group[0]]
+
+    def _place(self, group: Sequence[int]) -> Span:
+        whole = self.dialogue.whole
+        if len(group) == 1:
+            return whole.offsets[group[0]]
+        return word_span(whole.text, [whole.offsets[i] for i in group])
+
+    def _explained(
+        self, steps: Sequence[Step], groups: Sequence[Sequence[int]]
+    ) -> tuple[np.ndarray, list[Tensor]]:
+        """Scores (steps, sites, tokens), and the output of each step, (its tokens, vocabulary)."""
+        shared = self.method.shares and len(steps) > 1 and reads_causally(self.subject, self.dialogue)
+        size = len(steps) if shared else STEPS_AT_ONCE
+        scores = np.zeros((len(steps), len(self.sites), len(self.dialogue.whole.ids)), dtype=np.float32)
+        outputs: list[Tensor] = []
+        for at in range(0, len(steps), size):
+            some = steps[at : at + size]
+            request = self._request(some, groups, shared)
+            found = finite_scores(self.method, run_method(request, self.method, self.settings))
+            valid = request.batch.valid.cpu().numpy()
+            scores[at : at + size, :, : found.shape[2]] = found * valid[:, None]
+            outputs += request.reference.unbind(0)
+        return scores, outputs
+
+    def _request(self, steps: Sequence[Step], groups: Sequence[Sequence[int]], shared: bool) -> Request:
+        wanted: list[Any] = [step.target for step in steps]
+        batch = step_batch(self.subject, self.dialogue, steps)
+        heads = torch.tensor([group[0] for group in groups for _ in group], device=batch.valid.device)
+        more = batch.shape[1] - len(heads)
+        heads = heads[: batch.shape[1]] if more <= 0 else F.pad(heads, (0, more))
+        plain = self.units == "tokens"
+        return Request(
+            self.subject,
+            batch,
+            self.sites,
+            wanted,
+            self.settings["seed"],
+            self.settings["baselines"],
+            None if plain else heads.expand(len(steps), -1),
+            shared,
+        )
+
+    def _guesses(self, step: Step, output: Tensor) -> tuple[float, tuple[Guess, ...]]:
+        """The probability of a step, and the likeliest others at its first token."""
+        chosen = F.log_softmax(output.float(), -1)  # (tokens, vocabulary)
+        ids = torch.tensor(step.target.ids, device=chosen.device)
+        probability = float(chosen[torch.arange(len(ids)), ids].sum().exp())
+        best = chosen[0].topk(RUNNERS_UP + 1)
+        pairs = zip(best.indices.tolist(), best.values.exp().tolist(), strict=True)
+        others = [(i, p) for i, p in pairs if i != step.target.ids[0]][:RUNNERS_UP]
+        return probability, tuple(Guess(self.subject.tokenizer.decode([i]), p) for i, p in others)
+
+
+def step_batch(subject: Subject, dialogue: Dialogue, steps: Sequence[Step]) -> Batch:
+    """What each step has read, as a batch that is ready for its target."""
+    lengths = [step.place for step in steps]
+    batch = beginnings(subject, dialogue.whole, dialogue.names, lengths, dialogue.whole.text)
+    return subject.task.prepare(batch, [step.target for step in steps]).to(subject.device)
+
+
+def merged(scores: np.ndarray, groups: Sequence[Sequence[int]], merge: str) -> np.ndarray:
+    """Scores of units (steps, sites, units) from those of tokens, by the rule of the method."""
+    reduce: Any = {"sum": np.add, "max": np.maximum, "mean": np.add}[merge]
+    firsts = [group[0] for group in groups]
+    found = reduce.reduceat(scores, firsts, axis=2)
+    return found / [len(group) for group in groups] if merge == "mean" else found
+
+
+@torch.no_grad()
+def reads_causally(subject: Subject, dialogue: Dialogue, tokens: int = 8) -> bool:
+    """Whether tokens that come later change nothing: tried on the first ones."""
+    short = min(tokens, dialogue.start)
+    names = [
+        Step(short, Continuation([], []), ""),
+        Step(min(2 * short, len(dialogue.names)), Continuation([], []), ""),
+    ]
+    batch = step_batch(subject, dialogue, names)
+    position = torch.full((1, 1), short - 1, device=batch.valid.device)
+    alone = replace(batch.take([0]).trimmed(), marks={"positions": position})
+    longer = replace(batch.take([1]), marks={"positions": position})
+    outputs = subject.run(alone).output, subject.run(longer).output
+    return bool(torch.allclose(*outputs, rtol=1e-3, atol=1e-3))

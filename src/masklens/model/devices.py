@@ -1,0 +1,35 @@
+"""Where a model runs: the device is checked before the work starts."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ..errors import ModelError
+
+
+def check_device(device: str | torch.device) -> None:
+    """A ModelError for a name that is no device of this machine; for use before a model is loaded."""
+    try:
+        made = torch.device(device)
+        if made.type == "cuda" and (made.index or 0) >= torch.cuda.device_count():
+            raise RuntimeError(f"there are {torch.cuda.device_count()} GPUs that torch can use")
+        if made.type != "cuda":  # a GPU is left to the process that will use it
+            torch.empty(0, device=made)
+    except (RuntimeError, AssertionError) as error:
+        raise _no_device(device, error) from error
+
+
+def _no_device(device: str | torch.device, error: Exception) -> ModelError:
+    return ModelError(
+        f"the model cannot be moved to device {str(device)!r}: {str(error).splitlines()[0]}. Use 'cpu', or a "
+        f"device that this machine and this build of torch have, such as 'cuda' or 'cuda:0'"
+    )
+
+
+def moved(model: nn.Module, device: str | torch.device | None) -> nn.Module:
+    try:
+        return model if device is None else model.to(device)
+    except (RuntimeError, AssertionError) as error:
+        assert device is not None
+        raise _no_device(device, error) from error

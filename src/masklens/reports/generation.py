@@ -1,0 +1,84 @@
+"""A language model's answer for the viewer: a map for each step, and the parts that its text folds into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..evaluation.generation import verify_generation
+from ..evaluation.verify import Verification
+from ..generation import Generation, Guess
+from ..units import Layout, unit_groups
+from .labels import visible
+from .page import Entry, layout_data, map_data
+
+
+def generation_data(generation: Generation, subject: Any = None, keep: float = 0.5) -> dict[str, Any]:
+    """A prompt, its answer and all that was found about each step; verified where the subject is given."""
+    g = generation
+    proofs = verify_generation(subject, g, keep) if subject is not None else []
+    whole = replace(
+        g.step(-1),
+        text=g.text,
+        tokens=g.tokens,
+        offsets=g.offsets,
+        special=g.special,
+        segments=(0,) * len(g.tokens),
+        scores=g.scores[-1],
+    )
+    layout = Layout(g.text, g.tokens, g.offsets, g.special, g.turns)
+    return {
+        "text": [visible(g.text, lines=True)],
+        "prediction": visible(g.answer),
+        "layouts": [layout_data(whole)],
+        "maps": [step_map(g, i, proofs[i : i + 1]) for i in range(len(g))],
+        "kind": visible(g.kind),
+        "folds": [[visible(name), start, end] for name, start, end in folds(g)],
+        "sentences": sentence_starts(layout, [part[1] for part in folds(g)]),
+        "steps": [step_data(g, i) for i in range(len(g))],
+    }
+
+
+def sentence_starts(layout: Layout, also: Sequence[int]) -> list[int]:
+    """The units at which sentences begin, and those given."""
+    return sorted({group[0] for group in unit_groups(layout, "sentences")} | set(also))
+
+
+def step_map(g: Generation, step: int, proofs: Sequence[Verification]) -> dict[str, Any]:
+    """The map of a step: it has the columns that the step has seen."""
+    made = {"layout": 0, **map_data(Entry(g.step(step), g.method, proofs))}
+    return made | {"prediction": visible(g.likeliest(step))}
+
+
+def step_data(g: Generation, step: int) -> dict[str, Any]:
+    """What the model thought of a step's token, and what else it thought of."""
+    made: dict[str, Any] = {
+        "piece": visible(g.pieces[step]),
+        "probability": round(g.probabilities[step], 4),
+        "others": _guesses(g.runners_up[step]),
+    }
+    return made | ({"lens": _guesses(g.logit_lens[step])} if g.logit_lens else {})
+
+
+def _guesses(guesses: Sequence[Guess]) -> list[Any]:
+    return [[visible(guess.token), round(guess.probability, 4)] for guess in guesses]
+
+
+def folds(g: Generation) -> list[tuple[str, int, int]]:
+    """Parts of the text by name, as ranges of units: the turns of the prompt, and the answer.
+
+    What a template writes before a turn goes with the turn.
+    """
+    parts, start = [], 0
+    first = max(g.units[: g.places[0]]) + 1 if g.places else 0
+    for turn in g.turns or ():
+        inside = [i for i, (a, b) in enumerate(g.offsets) if a < turn.end and turn.start < b]
+        end = max(inside, default=start - 1) + 1
+        if end > start:
+            parts.append((turn.role, start, end))
+            start = end
+    if start < first and not parts:
+        parts.append(("prompt", start, first))
+        start = first
+    return [*parts, ("answer", start, len(g.tokens))]

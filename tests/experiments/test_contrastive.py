@@ -1,0 +1,87 @@
+"""Prompts with known evidence: the measure by hand, and a run on a model that reads one word alone."""
+
+import json
+import lzma
+
+import numpy as np
+import pytest
+from experiments.contrastive import experiment
+from experiments.contrastive.prompts import Prompt, alignment, evidence_tokens, read_prompts
+
+import tiny
+from masklens import explain
+from masklens.errors import FileError
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Two sets of prompts in words that the tiny tokenizers know; one pair of words cannot be compared."""
+    rows = ["the plot is dull and,car,movie,plot", "she sold the red car to,Paris,the,red", "a,plot,plots,a"]
+    folder = tmp_path / "data" / "contrastive"
+    folder.mkdir(parents=True)
+    lines = ["set,prefix,good,bad,evidence", *(f"one,{row}" for row in rows), f"two,{rows[0]}"]
+    with lzma.open(folder / "evidence.csv.xz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+    return tmp_path / "data"
+
+
+def test_alignment_by_hand():
+    """Tokens: a marker, two of the evidence, two others."""
+    evidence = np.array([False, True, True, False, False])
+    counted = np.array([False, True, True, True, True])
+    scores = np.array([[9, 1, 3, 2, -2], [9, 0, 0, 4, 0], [9, 0, 0, 0, 0], [9, -1, 0, 2, 1]], dtype=float)
+    ranks, shares = alignment(scores, evidence, counted)
+    assert ranks.tolist() == [1, 1 / 2.5, 1 / 2, 1 / 3]
+    assert shares.tolist() == [4 / 8, 0, 0, -1 / 4]
+
+
+def test_evidence_is_a_whole_word_and_no_marker():
+    prompt = Prompt("a car , the plot and a", "x", "y", "a")
+    (made,) = explain(tiny.subject("llama", "causal"), [prompt.prefix], method="gradient")
+    found = evidence_tokens(prompt, made)
+    assert [made.tokens[i] for i in found.nonzero()[0]] == ["▁a", "▁a"]
+
+
+def test_prompts_are_drawn_with_a_seed(data):
+    assert {name: len(some) for name, some in read_prompts(data, 2, 0).items()} == {"one": 2, "two": 1}
+    assert read_prompts(data, 2, 0) == read_prompts(data, 2, 0)
+    with pytest.raises(FileError, match="give --data the folder"):
+        read_prompts(data / "none", 2, 0)
+
+
+def test_a_run_writes_its_results_and_does_not_do_a_part_twice(data, tmp_path, monkeypatch):
+    subject = tiny.subject("gpt2", "causal")
+    monkeypatch.setattr(experiment, "load", lambda model: subject)
+    keep = ("random", "grad_x_input", "decoded_gradcam_own")
+    monkeypatch.setattr(experiment, "VARIANTS", {name: experiment.VARIANTS[name] for name in keep})
+    said = []
+    experiment.run(tmp_path / "out", data, limit=3, tell=said.append)
+    found = json.loads((tmp_path / "out" / "results.json").read_text())["models"]["smollm2"]
+    assert found["settings"] == {"model": "smollm2", "limit": 3, "seed": 0}
+    one = found["sets"]["one"]
+    assert 0 <= one["accuracy"] <= 1 and set(one["methods"]) == set(keep)
+    assert one["methods"]["grad_x_input"]["prompts"] == 2, "plot and plots cannot be compared"
+    assert len(one["methods"]["grad_x_input"]["mrr"]) == len(subject.sites)
+    page = (tmp_path / "out" / "results.md").read_text()
+    assert "| layer |" in page and "block 3" in page and "`decoded_gradcam_own`" in page
+    done = len(said)
+    experiment.run(tmp_path / "out", data, limit=3, tell=said.append)
+    assert len(said) == done
+
+
+def test_the_mean_over_prompts_is_that_of_ranks_read_off_one_by_one(data):
+    subject = tiny.subject("gpt2", "causal")
+    prompts = experiment.comparable(subject, read_prompts(data, 3, 0)["one"])
+    found = experiment.aligned(subject, prompts, "occlusion", 0)
+    made = explain(
+        subject,
+        [p.prefix for p in prompts],
+        method="occlusion",
+        target=[p.target for p in prompts],
+        sites=[0],
+    )
+    slow = []
+    for prompt, one in zip(prompts, made, strict=True):
+        order = [one.tokens[i].strip("Ġ") for i in np.argsort(-one.scores[0])]
+        slow.append(1 / (1 + order.index(prompt.evidence)))
+    assert found["mrr"] == pytest.approx([np.mean(slow)])

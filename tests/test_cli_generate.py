@@ -1,0 +1,101 @@
+"""`masklens explain --generate` and `--chat`."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+from tests import tiny
+from typer.testing import CliRunner
+
+import masklens as ml
+from masklens.cli.main import app
+
+TEMPLATE = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
+CHAT = [{"role": "user", "content": "the plot is dull. who lives ?"}]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    tiny.model("gpt2", "causal").save_pretrained(folder)
+    tokenizer = copy.deepcopy(tiny.byte_bpe())
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, ["explain", *(str(argument) for argument in arguments)])
+
+
+def test_an_answer_as_a_map_and_as_json(model):
+    shown = call("--model", model, "--generate", "the plot is", "--max-new-tokens", 3)
+    assert shown.exit_code == 0 and "verified: without" in shown.stdout and "of 3 steps" in shown.stdout
+    done = call("--model", model, "--generate", "the plot is", "--max-new-tokens", 3, "--json")
+    (row,) = json.loads(done.stdout)
+    subject = ml.Subject.from_pretrained(model)
+    made = ml.explain_generation(subject, "the plot is", sites="all", max_new_tokens=3)
+    assert row["ids"] == list(made.ids) and row["answer"] == made.answer
+    np.testing.assert_allclose(row["scores"], made.scores, atol=1e-6)
+    assert len(row["verification"]) == 3
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_chat_from_a_file(model, tmp_path, several):
+    (tmp_path / "chat.json").write_text(json.dumps([CHAT, CHAT] if several else CHAT))
+    done = call(
+        "--model",
+        model,
+        "--chat",
+        tmp_path / "chat.json",
+        "--units",
+        "sentences",
+        "--max-new-tokens",
+        2,
+        "--json",
+    )
+    rows = json.loads(done.stdout)
+    assert len(rows) == 1 + several
+    assert rows[0]["turns"][0]["role"] == "user" and rows[0]["kind"] == "sentences"
+    assert rows[0]["tokens"][1:3] == ["the plot is dull.", "who lives ?"]
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.parquet", "a.html", "a.png"])
+def test_files(model, tmp_path, name):
+    done = call("--model", model, "--generate", "the plot", "--max-new-tokens", 2, "--out", tmp_path / name)
+    assert done.exit_code == 0 and (tmp_path / name).stat().st_size > 500
+    if name.endswith(("json", "parquet")):
+        assert isinstance(ml.load(tmp_path / name)[0], ml.Generation)
+
+
+def test_a_given_answer_and_a_target(model):
+    common = ("--model", model, "--generate", "the plot is", "--continuation", " dull and", "--json")
+    (row,) = json.loads(call(*common, "--target", "dull").stdout)
+    assert row["answer"] == " dull and" and row["steps"] == [" dull"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["a", "--units", "words"], "--generate"),
+        (["a", "--continuation", "b"], "--generate"),
+        (["a", "--generate", "--guard", "0.1"], "--guard"),
+        (["a", "--generate", "--units", "pages"], "no units"),
+        (["a", "--generate", "--units", "turns"], "no turns"),
+        (["a", "--generate", "--method", "nothing"], "no method"),
+        (["--generate"], "no text"),
+        (["--chat", "missing.json"], "cannot read"),
+        (["a", "--generate", "--continuation", "b", "--target", "c"], "--continuation"),
+    ],
+)
+def test_mistakes_are_one_line(model, more, said):
+    done = call("--model", model, *more)
+    assert done.exit_code == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "3", '[{"role": "user"}]'])
+def test_files_that_hold_no_chat(model, tmp_path, content):
+    (tmp_path / "chat.json").write_text(content)
+    done = call("--model", model, "--chat", tmp_path / "chat.json")
+    assert done.exit_code == 2 and done.stderr.startswith("masklens: ")
