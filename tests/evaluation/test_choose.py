@@ -69,6 +69,7 @@ def choice(subject):
 
 
 def test_the_method_and_layer_that_are_true_win(choice):
+    assert "does better than random. But 12 texts say little" in choice.verdict
     assert (choice.method, choice.site, choice.layer) == ("gradcam", 0, "words") and choice.confirmed
     rows = {name: row["texts that pass"].value for name, row in choice.tried.rows.items()}
     assert list(rows)[0] == "gradcam@0" and rows["gradcam@0"] >= 0.9
@@ -220,6 +221,26 @@ def test_a_lens_can_be_chosen_and_its_command_works(reviews, tmp_path):
     assert found["layer"].startswith(("words", "embeddings", "block "))
     pasted = call(*shlex.split(found["command"])[1:], "--json")
     assert pasted.exit_code == 0 and len(json.loads(pasted.stdout)) == 4
+
+
+def test_a_method_without_what_it_needs_is_left_out_with_the_option_that_helps(reviews, tmp_path):
+    made = planted.transformer()
+    made.module.save_pretrained(tmp_path / "model")
+    made.tokenizer.save_pretrained(tmp_path / "model")
+    common = (
+        "evaluate",
+        "--model",
+        tmp_path / "model",
+        "--input",
+        reviews,
+        "--choose",
+        "--method",
+        "gradient",
+    )
+    done = call(*common, "--method", "decoded_gradcam")
+    said = " ".join(done.stdout.split())
+    assert done.exit_code == 0 and "decoded_gradcam is left out" in said and "give --lm-head" in said
+    assert f"--model {tmp_path / 'model'}" in done.stdout.splitlines()[-1]
 
 
 def test_options_that_have_no_part_in_a_choice_are_refused(reviews):

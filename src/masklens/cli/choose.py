@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,9 +13,11 @@ import masklens
 
 from .console import print_json, show, tell, working
 from .inputs import check_methods, check_unused, gather, load_lenses, load_subject
+from .wording import in_options
 
 if TYPE_CHECKING:
     from ..evaluation.choose import Choice
+    from ..evaluation.table import Table
 
 MODEL = ("model", "device", "truncate", "max_length", "trust_remote_code")
 TEXTS = ("input", "column", "pair", "limit")
@@ -41,8 +44,9 @@ def choose(ctx: typer.Context) -> None:
         subject = load_subject(*(given[name] for name in MODEL))
         lenses = load_lenses(given["model"], subject, given["lens"], given["method"])
         choice = masklens.choose(
-            subject, texts, given["method"], lenses, given["lm_head"], seed=given["seed"], show_progress=True
+            subject, texts, given["method"], lenses, given["lm_head"], seed=given["seed"]
         )
+        choice = replace(choice, tried=in_words_of_options(choice.tried))
         command = command_line(choice, lenses, given)
         data = {"command": command, **choice.to_dict()}
         if given["out"]:
@@ -64,6 +68,11 @@ def command_line(choice: Choice, lenses: list[Any], given: Mapping[str, Any]) ->
         "lm_head": given["lm_head"] if choice.method == "decoded_gradcam" else None,
     }
     return choice.command(*as_words({name: given[name] for name in SHARED} | own))
+
+
+def in_words_of_options(table: Table) -> Table:
+    """The table with notes that name options, not arguments of Python."""
+    return replace(table, notes=[in_options(note) for note in table.notes])
 
 
 def as_words(given: Mapping[str, Any]) -> list[str]:

@@ -36,6 +36,8 @@ MOST_LAYERS = 8
 """of a method that are tried; of deeper models as many, evenly spread, with the last"""
 CERTAIN = 0.05
 """the choice is confirmed if random explanations pass as often with at most this probability"""
+FEW = 20
+"""texts in a half; with fewer the ranking says little"""
 BETTER = {"texts that pass": "higher", "needed": "lower"}
 """how many of the texts pass, and the share of their tokens that is needed"""
 
@@ -82,14 +84,15 @@ class Choice:
 
     @property
     def verdict(self) -> str:
-        """A sentence: whether the choice is confirmed."""
-        name = f"{self.method}, {self.layer}"
-        if self.confirmed:
-            return f"Use {name}. On texts that had no part in the choice it does better than random."
-        return (
-            f"{name} did best, but on texts that had no part in the choice it is not clearly better than "
-            f"random (p = {self.p_value:.2g}). Give more texts, or other methods."
-        )
+        """Whether the choice is confirmed, in words."""
+        name, texts = f"{self.method}, {self.layer}", self.confirmation.settings["texts"]
+        if not self.confirmed:
+            return (
+                f"{name} did best, but on texts that had no part in the choice it is not clearly better than "
+                f"random (p = {self.p_value:.2g}). Give more texts, or other methods."
+            )
+        said = f"Use {name}. On texts that had no part in the choice it does better than random."
+        return said if texts >= FEW else f"{said} But {texts} texts say little about which method is best."
 
     def command(self, *common: str) -> str:
         """The command line that explains with this method; `common` are the words for model and texts."""
@@ -110,7 +113,7 @@ class Choice:
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         yield f"Chosen on {self.tried.settings['texts']} texts, each method at its best layer:\n"
         yield self.ranking
-        yield f"The best on {self.confirmation.settings['texts']} other texts:\n"
+        yield f"\nThe best on {self.confirmation.settings['texts']} other texts:\n"
         yield self.confirmation
         yield self.verdict
 
