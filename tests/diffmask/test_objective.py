@@ -220,7 +220,7 @@ def test_a_row_learns_from_its_own_texts():
 def test_one_run_with_all_edits_is_one_run_a_site():
     """Without blocks to skip, all edited sites go through the model at once: the same divergences."""
     at_once, apart = shaken(objective(), bias=-1.0), shaken(objective(), bias=-1.0)
-    apart.train.subject.blocks = {9: None}  # as if there were something to skip
+    apart.train.subject.blocks = {9: Point(torch.nn.Identity())}  # as if there were something to skip
     one, other = at_once.terms(STEP), apart.terms(STEP)
     assert (one.divergence > 0.01).all()
     close(one, other)
@@ -423,7 +423,7 @@ def test_calibrated_gates_leave_room_for_chance(monkeypatch):
 def test_padding_is_not_edited(over, apart, monkeypatch):
     made = shaken(objective(over=over), bias=-5.0)
     if apart:
-        made.train.subject.blocks = {9: None}  # as if there were something to skip
+        made.train.subject.blocks = {9: Point(torch.nn.Identity())}  # as if there were something to skip
     seen, run = [], made.train.subject.run
 
     def noted(batch, replace=None, **options):

@@ -9,7 +9,6 @@ lens.save_pretrained("lens"); DiffMask.from_pretrained("lens", subject)
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..attribution import Attribution, Text
 from ..checks import check_seed, did_you_mean
@@ -34,6 +33,7 @@ from ..model.subject import Subject
 from ..progress import stage
 from .class_bias import class_biases
 from .forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
+from .identity import identity
 from .networks import MaskRow, Over, Probe, rows_for, seeded
 from .objective import LensObjective
 from .per_text import diffmask_per_text
@@ -47,7 +47,6 @@ KEEP_BYTES = 2 * 10**9
 """memory for frozen states on a CPU; on a GPU a third of what is free"""
 RECIPES = ("default", "published")
 LOCK = ".lock"
-SAMPLED = 10_000
 FEWEST_HELD_OUT = 10
 """with fewer texts to judge it on, no site of a lens is ok"""
 ALL_KEPT = 0.999
@@ -142,7 +141,9 @@ class DiffMask:
         size, seed = chosen.batch_on(subject.device, len(rows)), chosen.seed
         probe.to(subject.device)
         objective = LensObjective(probe, train, validated, chosen.margin, size, chosen.anchor > 0, seed)
-        training = Training(objective, chosen, folder, _identity(sets, over, rows, start))
+        training = Training(
+            objective, chosen, folder, identity(sets, over, rows, None if start is None else start.probe)
+        )
         training.resume()
         if report:
             report(describe_time(training))
@@ -334,39 +335,6 @@ def _copied(lens: DiffMask, rows: Sequence[MaskRow]) -> Probe:
             f"the lens to start from is over {lens.over} at sites {lens.sites}; give one like this"
         )
     return copy.deepcopy(lens.probe).train().requires_grad_(True)
-
-
-def _identity(sets: Sets, over: Over, rows: Sequence[MaskRow], start: DiffMask | None) -> dict[str, str]:
-    """What a checkpoint belongs to: the model, the texts and what each is for, and the form of the lens."""
-    names = ("training texts", "validation texts", "held-out texts")
-    texts = {
-        name: _short_hash(repr(part.batch.texts).encode()) for name, part in zip(names, sets, strict=True)
-    }
-    return {
-        "model": _short_hash(*_samples(sets[0].subject.module)),
-        **texts,
-        "over": str(over),
-        "rows": ", ".join(f"{row.edit}<-{row.reads}" for row in rows),
-        "start": "none" if start is None else _short_hash(*_samples(start.probe)),
-    }
-
-
-def _short_hash(*parts: bytes) -> str:
-    total = hashlib.sha256()
-    for part in parts:
-        total.update(part)
-    return total.hexdigest()[:16]
-
-
-def _samples(module: nn.Module) -> Iterator[bytes]:
-    """Numbers from all over a module's tensors, at most SAMPLED of each: they tell which module it is."""
-    tensors = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
-    for name, value in tensors.items():
-        if value.is_meta:  # a weight that is loaded as it is needed
-            continue
-        some = value.detach().reshape(-1)[:: max(1, value.numel() // SAMPLED)]
-        yield f"{name}{tuple(value.shape)}".encode()
-        yield some.double().cpu().numpy().tobytes()
 
 
 def card(lens: DiffMask) -> str:

@@ -1,4 +1,4 @@
-"""Where a model runs: the device is checked before the work starts."""
+"""Where a model runs: device and weights are checked before the work starts."""
 
 from __future__ import annotations
 
@@ -33,3 +33,18 @@ def moved(model: nn.Module, device: str | torch.device | None) -> nn.Module:
     except (RuntimeError, AssertionError) as error:
         assert device is not None
         raise _no_device(device, error) from error
+
+
+def check_weights(module: nn.Module) -> None:
+    """Refuse weights that are not there, unless a hook loads them, and weights that allow no gradients."""
+    for part in module.modules():
+        for name, p in part.named_parameters(recurse=False):
+            if p.is_meta and not hasattr(part, "_hf_hook"):
+                raise ModelError(
+                    f"{type(module).__name__} has no weights: {name} is on the meta device; load them first"
+                )
+            if p.is_inference():
+                raise ModelError(
+                    f"{type(module).__name__} was made inside torch.inference_mode, so that it allows no "
+                    f"gradients; load it outside"
+                )

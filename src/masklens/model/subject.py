@@ -21,14 +21,15 @@ from ..errors import ModelError, OutputError, SiteError, TextError
 from ..tasks.base import Task
 from .batch import Batch, TokenizerEncoder
 from .default import HOME
-from .devices import check_device, moved
+from .devices import check_device, check_weights, moved
 from .locks import lock_of
 from .tap import Point, Replacement, gathering, keeping_hooks, output_lengths, recomputing, tap
 from .tokenizer import check_tokenizer
 
 NUMBERS_KEPT = {"cpu": 2**23, "cuda": 2**26}
 """tokens x width x blocks of a text up to which the values inside the blocks are kept for gradients, about
-100 bytes for each number. For longer texts, and for batches four times as large, they are computed twice."""
+100 bytes for each number. For longer texts they are computed twice. (How many texts go together is bounded
+elsewhere.)"""
 
 
 class Run(NamedTuple):
@@ -97,7 +98,7 @@ class Subject:
         tokenizer: Any = None,
         blocks: Mapping[int, Point] | None = None,
     ) -> None:
-        _check_parameters(module)
+        check_weights(module)
         self.module, self.tokenizer, self.task = module, tokenizer, task
         self.points, self.blocks = dict(points), dict(blocks or {})
         self.head = None
@@ -241,13 +242,13 @@ class Subject:
         return Run(output, states)
 
     def _lean(self) -> AbstractContextManager[None]:
-        """Inside the block, a long batch's gradients do not keep the inner values of all blocks."""
+        """Inside the block, gradients of long texts do not keep the inner values of all blocks."""
         if not torch.is_grad_enabled() or not self.blocks:
             return nullcontext()
         most = NUMBERS_KEPT.get(self.device.type, NUMBERS_KEPT["cpu"]) // len(self.blocks)
 
         def long(state: Tensor) -> bool:
-            return state[0].numel() > most or state.numel() > 4 * most
+            return state[0].numel() > most
 
         @contextmanager
         def frozen() -> Iterator[None]:
@@ -420,21 +421,6 @@ def outside_inference_mode() -> Iterator[None]:
             yield
     else:
         yield
-
-
-def _check_parameters(module: nn.Module) -> None:
-    """Refuse weights that are not there, unless a hook loads them, and weights that allow no gradients."""
-    for part in module.modules():
-        for name, p in part.named_parameters(recurse=False):
-            if p.is_meta and not hasattr(part, "_hf_hook"):
-                raise ModelError(
-                    f"{type(module).__name__} has no weights: {name} is on the meta device; load them first"
-                )
-            if p.is_inference():
-                raise ModelError(
-                    f"{type(module).__name__} was made inside torch.inference_mode, so that it allows no "
-                    f"gradients; load it outside"
-                )
 
 
 def _check_state(site: int, state: Tensor, batch: Batch) -> None:
