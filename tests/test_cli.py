@@ -192,7 +192,7 @@ def messages(node):
 
 def test_a_warning_is_one_line_without_source(monkeypatch):
     fake_explanations(monkeypatch)
-    from masklens.reports import ways
+    from masklens.methods import ways
 
     def explain(_subject, texts, method, **options):
         warnings.warn("something about lens=\nand more", stacklevel=1)
@@ -272,9 +272,8 @@ def test_an_evaluation_fits_the_terminal(monkeypatch, capsys):
 
 
 def test_layers_of_a_corpus_run_are_named():
-    from masklens.cli.corpus import site_number
     from masklens.errors import SiteError
-    from masklens.layers import site_name
+    from masklens.layers import site_name, site_number
 
     assert [site_number(site_name(site)) for site in range(5)] == list(range(5))
     for wrong in ("3", "block", "block 0", "layer 2"):
@@ -310,9 +309,9 @@ def fake_explanations(monkeypatch):
     import masklens
     from masklens.evaluation.verify import Question
     from masklens.methods import explain as explaining
+    from masklens.methods import ways
     from masklens.model import subject
     from masklens.reports import report as reporting
-    from masklens.reports import ways
     from masklens.tasks.classification import Classification
 
     def explain(_subject, texts, method, **options):
