@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from benchmarks.timing import table
 from masklens.corpus.ray import CHUNK, DONE, _packed, _small_blocks
-from masklens.reading import Row
+from masklens.files.reading import Row
 
 CHUNKS, ROWS = 300, 2048
 """chunks in all; texts a chunk"""

@@ -224,7 +224,7 @@ def test_an_empty_row_is_set_aside_by_a_corpus_run(folder, tmp_path):
 
 
 def test_blank_lines_are_no_rows_anywhere(folder, tmp_path):
-    from masklens.reading import read_texts
+    from masklens.files.reading import read_texts
 
     assert read_texts(str(folder / "blank.txt")) == ["a dull plot", "a fast car"]
     job = Job(str(folder / "model"), str(folder / "blank.txt"), "random", verify=False)

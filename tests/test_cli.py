@@ -192,7 +192,7 @@ def messages(node):
 
 def test_a_warning_is_one_line_without_source(monkeypatch):
     fake_explanations(monkeypatch)
-    from masklens.reports import ways
+    from masklens.methods import ways
 
     def explain(_subject, texts, method, **options):
         warnings.warn("something about lens=\nand more", stacklevel=1)
@@ -232,16 +232,16 @@ def test_loading_weights_shows_no_bar():
 
 
 def test_texts_come_from_standard_input(monkeypatch):
-    from masklens import reading
+    from masklens.files import formats
 
-    reading._standard_input.cache_clear()
+    formats.standard_input.cache_clear()
     fake_explanations(monkeypatch)
     common = ["explain", "--model", "m", "--method", first_method(), "--json"]
     done = CliRunner().invoke(app, [*common, "--input", "-"], input="one\n\ntwo\r\n")
     assert [row["text"] for row in json.loads(done.stdout)] == ["one", "two"], done.stderr
-    reading._standard_input.cache_clear()
+    formats.standard_input.cache_clear()
     assert CliRunner().invoke(app, [*common, "--input", "-"], input="").exit_code == 2
-    reading._standard_input.cache_clear()
+    formats.standard_input.cache_clear()
     done = CliRunner().invoke(app, [*common, "-"], input="id,text\n1,one\n")
     assert [row["text"] for row in json.loads(done.stdout)] == ["one"], done.stderr
     done = CliRunner().invoke(app, [*common, "-", "two"], input="one\n")
@@ -272,9 +272,8 @@ def test_an_evaluation_fits_the_terminal(monkeypatch, capsys):
 
 
 def test_layers_of_a_corpus_run_are_named():
-    from masklens.cli.corpus import site_number
     from masklens.errors import SiteError
-    from masklens.layers import site_name
+    from masklens.layers import site_name, site_number
 
     assert [site_number(site_name(site)) for site in range(5)] == list(range(5))
     for wrong in ("3", "block", "block 0", "layer 2"):
@@ -310,9 +309,9 @@ def fake_explanations(monkeypatch):
     import masklens
     from masklens.evaluation.verify import Question
     from masklens.methods import explain as explaining
+    from masklens.methods import ways
     from masklens.model import subject
     from masklens.reports import report as reporting
-    from masklens.reports import ways
     from masklens.tasks.classification import Classification
 
     def explain(_subject, texts, method, **options):

@@ -28,7 +28,7 @@ RANKS = {
 }
 """a room imports itself and rooms of a lower rank; model and tasks may import each other"""
 SHARED = {
-    *("bootstrap", "checks", "errors", "layers", "attribution", "words", "files", "reading", "analysis"),
+    *("bootstrap", "checks", "errors", "layers", "attribution", "words", "analysis", "files"),
     *("generation", "progress", "units", "verification"),
 }
 """modules beside the rooms: everyone imports them, they import one another"""

@@ -15,8 +15,9 @@ import masklens as ml
 import tiny
 from hostile import FORBIDDEN, HOSTILE
 from masklens.attribution import Attribution
-from masklens.errors import MasklensError, TargetError, TextError
-from masklens.reading import Columns, read_rows
+from masklens.errors import FileError, MasklensError, TargetError, TextError
+from masklens.files.formats import Columns
+from masklens.files.reading import read_rows
 from masklens.reports.page import Entry, report_data, report_html
 
 quick = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -37,7 +38,8 @@ def test_explain_gives_a_whole_record_a_text_or_a_typed_error(bert, given, metho
     try:
         found = ml.explain(bert, given, method, target, batch_size, sites)
     except TextError:
-        assert any(len(text) > 20 or not text.isprintable() or not _unicode(text) for text in given)
+        # of ten characters or more all may be unknown to the tokenizer
+        assert any(len(text) >= 10 or not text.isprintable() or not _unicode(text) for text in given)
         return
     assert [a.text for a in found] == given
     for a in found:
@@ -182,6 +184,10 @@ def test_any_bytes_are_rows_with_a_text_or_a_reason(lines, ending):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"x{ending}"
         path.write_bytes(b"\n".join(lines))
+        if path.read_bytes().startswith((b"\xff\xfe", b"\xfe\xff")):
+            with pytest.raises(FileError, match="UTF-16"):
+                list(read_rows(str(path), Columns()))
+            return
         rows = list(read_rows(str(path), Columns()))
     assert all((row.text is None) != (row.reason is None) for row in rows)
     assert [row.number for row in rows] == sorted({row.number for row in rows})

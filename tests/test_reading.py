@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from masklens.errors import FileError
-from masklens.reading import _standard_input, read_labels, read_texts
+from masklens.files.formats import standard_input
+from masklens.files.reading import read_labels, read_texts
 
 TEXTS = ["a fast , funny movie", 'commas, "quotes"', "ünï çödé"]
 
@@ -119,13 +120,13 @@ def test_a_json_file_may_be_a_list_of_texts(tmp_path):
         "text;label\n" + "\n".join(f"{json.dumps(text, ensure_ascii=False)};0" for text in ("a", "b; c")),
     ],
 )
-def test_standard_input(content, monkeypatch):
-    _standard_input.cache_clear()
+def teststandard_input(content, monkeypatch):
+    standard_input.cache_clear()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
     assert read_texts("-") == (["a", "b; c"] if content.startswith("text;") else TEXTS)
     if content.startswith("{"):
         assert read_labels("-", "label") == [0, 1, 2]
-    _standard_input.cache_clear()
+    standard_input.cache_clear()
 
 
 @pytest.mark.parametrize("separator", [";", "\t", "|"])

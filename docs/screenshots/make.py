@@ -19,10 +19,10 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import masklens as ml
-from masklens.reading import read_texts
+from masklens.files.reading import read_texts
+from masklens.methods.ways import explain_ways, find_ways, ways
 from masklens.reports.queue import Queue
 from masklens.reports.serve import application, bound, explainer
-from masklens.reports.ways import choose, explain_ways, ways
 
 HERE = Path(__file__).parent
 SIZES = ((1440, 900), (900, 900), (400, 800))
@@ -32,7 +32,7 @@ TYPED = "a gorgeous , witty , seductive movie ."
 def write_report(subject: Any, source: Path, lenses: list[Any], lm_head: str | None, out: Path) -> None:
     texts, labels = (read_texts(str(source), [column], 16) for column in ("text", "label"))
     names = ["decoded_gradcam"] * (lm_head is not None) + ["integrated_gradients", "gradcam"]
-    sets = explain_ways(subject, texts, choose(names, names[0], lenses, lm_head))
+    sets = explain_ways(subject, texts, find_ways(names, names[0], lenses, lm_head))
     deep = {name: [a for a in made if len(a.sites) == 1] for name, made in sets.items()}
     table = ml.evaluate(
         subject, {k: v for k, v in deep.items() if v}, metrics=["hiding", "revealing"], random_draws=2

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from . import analysis
     from .attribution import Attribution
     from .diffmask.lens import DiffMask
+    from .evaluation.choose import choose
     from .evaluation.evaluate import evaluate
     from .evaluation.generation import verify_generation
     from .evaluation.verify import verify
@@ -39,6 +40,7 @@ __all__ = [
     "Generation",
     "Subject",
     "analysis",
+    "choose",
     "evaluate",
     "explain",
     "explain_generation",
@@ -57,6 +59,7 @@ _HOME = {
     "Attribution": "attribution",
     "DiffMask": "diffmask.lens",
     "Subject": "model.subject",
+    "choose": "evaluation",
     "evaluate": "evaluation",
     "explain": "methods.explain",
     "explain_generation": "methods.generation",

@@ -16,7 +16,7 @@ from . import attribution
 from .attribution import LARGEST_SCORE, MOST_CELLS, MOST_TOKENS, Attribution, Site, Word
 from .errors import FileError
 from .files import FileModel, PlainText, check_writable, validate, whole
-from .reading import Columns, records
+from .files.formats import Columns, records
 from .units import Turn
 
 

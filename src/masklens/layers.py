@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import re
 
+from .errors import SiteError
+
 
 def site_name(site: int) -> str:
     """0 is the words before position is added, 1 the whole embeddings, k+1 the output of block k."""
     return ("words", "embeddings")[site] if site < 2 else f"block {site - 1}"
+
+
+def site_number(name: str) -> int:
+    """The site of a layer's name."""
+    plain = name.strip().lower()
+    if plain in ("words", "embeddings"):
+        return ("words", "embeddings").index(plain)
+    number = plain.removeprefix("block").strip()
+    if not plain.startswith("block") or not number.isdecimal() or int(number) < 1:
+        raise SiteError(f"no layer {name!r}; give words, embeddings, or a block such as 'block 3'")
+    return int(number) + 1
 
 
 def row_name(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import inf, isfinite
+from statistics import fmean
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -110,6 +111,12 @@ def verification_schema(pa: Any) -> Any:
             "random_share": real,
         }
     )
+
+
+def standing(proofs: Sequence[Verification]) -> tuple[float, float]:
+    """How well explanations of some texts do, to be compared: the share that passes, then how few tokens
+    are needed. Larger is better."""
+    return fmean(proof.passed for proof in proofs), -fmean(proof.share_needed for proof in proofs)
 
 
 def control_line(proofs: Sequence[Verification], random: Sequence[Verification] = ()) -> str:

@@ -9,7 +9,7 @@ from masklens.corpus.local import Plan
 from masklens.corpus.ray import Replica, _follow, _packed, _read, _unpacked
 from masklens.corpus.shards import totals
 from masklens.corpus.storage import Folder
-from masklens.reading import Row
+from masklens.files.reading import Row
 
 
 def test_rows_travel_unchanged():

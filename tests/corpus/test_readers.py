@@ -10,7 +10,8 @@ import pytest
 
 from masklens.corpus.storage import Folder
 from masklens.errors import FileError
-from masklens.reading import Columns, Row, chunks, find_files, limits, read_rows
+from masklens.files.formats import Columns
+from masklens.files.reading import Row, chunks, find_files, limits, read_rows
 
 TEXTS = ["a fast , funny movie", 'commas, "quotes"', "ünï çödé"]
 LABELLED = Columns(("text",), "label")

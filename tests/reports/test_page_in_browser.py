@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hostile import HOSTILE
+from masklens.methods.ways import ways
 from masklens.reports.queue import Queue
 from masklens.reports.serve import application, bound, explainer
-from masklens.reports.ways import ways
 
 
 @contextmanager

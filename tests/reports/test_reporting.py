@@ -11,8 +11,8 @@ import tiny
 from masklens.cli.main import app
 from masklens.errors import FileError, MethodError
 from masklens.evaluation.verify import Question, Verifier
+from masklens.methods.ways import find_ways
 from masklens.reports.report import first_texts, holds_attributions, named, prove
-from masklens.reports.ways import choose
 from records import make
 
 TEXTS = ["a good film", "the plot is bad", "good good bad"]
@@ -159,16 +159,16 @@ def test_what_is_chosen():
     class Lens:
         over = "inputs"
 
-    assert list(choose([], "lime")) == ["lime"]
-    assert list(choose([], "lime", [Lens()])) == ["diffmask (inputs)"]
-    assert list(choose(["diffmask", "lime"], "lime", [Lens()])) == ["diffmask (inputs)", "lime"]
-    assert choose(["decoded_gradcam"], "lime", lm_head="head")["decoded_gradcam"].options == {
+    assert list(find_ways([], "lime")) == ["lime"]
+    assert list(find_ways([], "lime", [Lens()])) == ["diffmask (inputs)"]
+    assert list(find_ways(["diffmask", "lime"], "lime", [Lens()])) == ["diffmask (inputs)", "lime"]
+    assert find_ways(["decoded_gradcam"], "lime", lm_head="head")["decoded_gradcam"].options == {
         "lm_head": "head"
     }
     with pytest.raises(MethodError, match="lm_head= is for decoded_gradcam"):
-        choose(["lime"], "lime", lm_head="head")
+        find_ways(["lime"], "lime", lm_head="head")
     with pytest.raises(MethodError, match="no method 'nonsense'"):
-        choose(["nonsense"], "lime")
+        find_ways(["nonsense"], "lime")
 
 
 def test_the_python_call(tmp_path, bert):

@@ -14,6 +14,7 @@ import pytest
 import tiny
 from masklens.errors import MethodError
 from masklens.methods.registry import METHODS
+from masklens.methods.ways import Way, ways
 from masklens.reports.queue import Cancelled, Queue, QueueFull, Submission
 from masklens.reports.serve import (
     LONGEST_BODY,
@@ -24,7 +25,6 @@ from masklens.reports.serve import (
     foreign,
     server_config,
 )
-from masklens.reports.ways import Way, ways
 from restored import snapshot
 
 PORT = 8765

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from ..errors import SiteError
+from ..layers import site_number
 from ..model.default import HOME
 from ..progress import stage
 from . import options
@@ -16,7 +16,6 @@ of_shards = partial(options.option, "Shards")
 INPUT = "Files, or a pattern: jsonl, csv, parquet, txt ..., or data sets saved to disk."
 METHOD = f"diffmask with a lens, else {options.DEFAULT_METHOD}"
 CONTROL = "Verify random explanations too, for a verdict on every text."
-LAYER = "words, embeddings, or block K; repeat for several."
 
 
 def corpus(
@@ -40,9 +39,7 @@ def corpus(
     lens: options.Lens = None,
     lm_head: options.Head = None,
     target: options.Target = None,
-    layer: Annotated[
-        list[str] | None, options.of_method("--layer", "LAYER", LAYER, show_default="the method's")
-    ] = None,
+    layer: options.Layers = None,
     verify: options.Verify = True,
     control: Annotated[bool, options.of_method("--control", options.FLAG, CONTROL)] = False,
     guard: options.Guard = None,
@@ -95,14 +92,3 @@ def corpus(
         print_json([totals._asdict()])
     else:
         show([totals._asdict()])
-
-
-def site_number(name: str) -> int:
-    """The site of a layer's name."""
-    plain = name.strip().lower()
-    if plain in ("words", "embeddings"):
-        return ("words", "embeddings").index(plain)
-    number = plain.removeprefix("block").strip()
-    if not plain.startswith("block") or not number.isdecimal() or int(number) < 1:
-        raise SiteError(f"no layer {name!r}; give words, embeddings, or a block such as 'block 3'")
-    return int(number) + 1

@@ -12,10 +12,10 @@ import typer
 import masklens
 
 from ..files import check_writable
+from ..files.reading import read_labels, read_texts
 from ..layers import site_name
 from ..model.default import HOME, OVER
 from ..progress import stage
-from ..reading import read_labels, read_texts
 from . import options
 from .console import draw, print_json, working
 from .inputs import load_subject

@@ -6,10 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 import masklens
 
 from ..progress import stage
 from . import options
+from .choose import choose as choose_method
 from .console import print_json, show, tell, working
 from .inputs import (
     check_methods,
@@ -28,10 +31,12 @@ if TYPE_CHECKING:
 of_measure = partial(options.option, "Measure")
 METRIC = "A metric, such as hiding, revealing or log_odds; repeat for several."
 NORMALISED = "Show area scores between those of the best and the worst order of each text."
+CHOOSE = "Find the method and layer to use for these texts, and print the command."
 ATTRIBUTIONS = "A file of attributions: as explain writes them, or text, tokens, scores; or a corpus run."
 
 
 def evaluate(
+    ctx: typer.Context,
     texts: options.Texts = None,
     input: options.Input = None,
     column: options.Column = None,
@@ -57,6 +62,7 @@ def evaluate(
     ] = None,
     draws: Annotated[int, of_measure("--draws", "N", "Random orders to compare with.", min=0)] = 20,
     normalised: Annotated[bool, of_measure("--normalised", options.FLAG, NORMALISED)] = False,
+    choose: Annotated[bool, of_measure("--choose", options.FLAG, CHOOSE)] = False,
     out: Annotated[Path | None, options.of_output("--out", "FILE", "Write the table to a json file.")] = None,
     as_json: options.Json = False,
     seed: options.Seed = 0,
@@ -66,8 +72,12 @@ def evaluate(
     [bold]Examples[/bold]
 
       masklens evaluate --input reviews.csv --method gradcam --method occlusion
+      masklens evaluate --model FOLDER --input reviews.csv --choose
       masklens evaluate --attributions theirs.json --metric hiding --draws 5
     """
+    if choose:
+        choose_method(ctx)
+        return
     with working():
         from ..checks import check_seed
         from ..corpus.shards import corpus_runs
@@ -114,7 +124,7 @@ def read_gold(pattern: str | None, column: str | None, limit: int | None) -> lis
     """The gold labels of the texts in files: ids, names, or lists of answers."""
     if not pattern or not column:
         return None
-    from ..reading import read_labels
+    from ..files.reading import read_labels
 
     return [read_target(label) for label in read_labels(pattern, column, limit)]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from ..layers import site_number
 from ..progress import stage
 from . import options
 from .console import draw, print_json, tell, working
@@ -18,8 +19,8 @@ from .inputs import check_methods, check_unused, choose_ways, explain_all, gathe
 if TYPE_CHECKING:
     from ..attribution import Attribution, Text
     from ..methods.logit_lens import LayerPredictions
+    from ..methods.ways import Way
     from ..model.subject import Subject
-    from ..reports.ways import Way
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ def explain(
     option: options.MethodOption = None,
     lens: options.Lenses = None,
     lm_head: options.Head = None,
+    layer: options.Layers = None,
     target: options.Target = None,
     windows: options.Windows = None,
     units: options.Units = "tokens",
@@ -72,10 +74,13 @@ def explain(
         if not verify:
             check_unused({"--guard": guard}, "--verify")
         check_methods(method)
+        sites = [site_number(name) for name in layer] if layer else None
         check_seed(seed)
         if generate or chat:
             unused = {"--pair": pair, "--lens": lens, "--lm-head": lm_head, "--windows": windows}
-            check_unused(unused | {"--guard": guard}, "texts to explain without --generate or --chat")
+            check_unused(
+                unused | {"--guard": guard, "--layer": layer}, "texts to explain without --generate or --chat"
+            )
             prompts = gather_prompts(chat, lambda: gather(texts, input, column, limit))
         else:
             mine = {"--units": units != "tokens", "--continuation": continuation}
@@ -90,7 +95,7 @@ def explain(
             lenses = load_lenses(model, subject, lens, method)
             ways = choose_ways(method, lenses, lm_head, option)
             found: Mapping[str, Sequence[Attribution]]
-            found = explain_all(subject, wanted, ways, target, seed, windows)
+            found = explain_all(subject, wanted, ways, target, seed, windows, sites)
             lines: list[str] = []
             proved: Mapping[str, Sequence[Attribution]] = {}
             if verify:

@@ -17,8 +17,8 @@ from .options import DEFAULT_METHOD
 if TYPE_CHECKING:
     from ..attribution import Explanations, Text
     from ..diffmask.lens import DiffMask
+    from ..methods.ways import Way
     from ..model.subject import Subject
-    from ..reports.ways import Way
 
 
 def gather(
@@ -29,7 +29,8 @@ def gather(
     pair: bool = False,
 ) -> list[Text]:
     """The texts given as arguments, two by two for pairs, and those in files, at most `limit` of them."""
-    from ..reading import STANDARD_INPUT, read_texts
+    from ..files.formats import STANDARD_INPUT
+    from ..files.reading import read_texts
 
     given = list(texts or [])
     if given == [STANDARD_INPUT] and pattern is None:
@@ -96,9 +97,9 @@ def choose_ways(
     options: Sequence[str] | None,
 ) -> dict[str, Way]:
     """The methods and lenses to explain with, by name."""
-    from ..reports.ways import choose
+    from ..methods.ways import find_ways
 
-    return choose(methods or [], DEFAULT_METHOD, lenses, lm_head, read_options(options))
+    return find_ways(methods or [], DEFAULT_METHOD, lenses, lm_head, read_options(options))
 
 
 def explain_all(
@@ -108,13 +109,14 @@ def explain_all(
     target: str | None,
     seed: int,
     windows: int | None,
+    sites: Sequence[int] | None = None,
 ) -> dict[str, Explanations]:
     """What each way says about the texts, by its name."""
-    from ..reports.ways import explain_ways
+    from ..methods.ways import explain_ways
 
     if len(texts) > 1:
         tell(f"explaining {len(texts):,} texts with {', '.join(ways)}")
-    common: dict[str, Any] = {"target": read_target(target), "seed": seed, "windows": windows}
+    common: dict[str, Any] = {"target": read_target(target), "seed": seed, "windows": windows, "sites": sites}
     return explain_ways(subject, texts, ways, **common)
 
 

@@ -42,8 +42,6 @@ MEANINGS = {
     "window": "tokens that are taken away together",
 }
 """options that many methods have, where a method says nothing else about them"""
-TOKENS = 20
-"""tokens of a text, where costs that depend on them are compared"""
 
 
 def methods(
@@ -65,7 +63,6 @@ def methods(
     """
     with working():
         from ..methods.registry import METHODS, find, load_all
-        from ..reports.ways import is_preset
 
         load_all()
         one = find(name) if name else None
@@ -74,7 +71,7 @@ def methods(
     elif as_json:
         print_json([fields(METHODS[name]) for name in sorted(METHODS)])
     else:
-        listed = [method for method in METHODS.values() if every or not is_preset(method)]
+        listed = [method for method in METHODS.values() if every or not method.is_preset]
         show_kinds(listed, hidden=len(METHODS) - len(listed))
 
 
@@ -88,7 +85,7 @@ def show_kinds(methods: Iterable[Method], hidden: int) -> None:
     from rich.markup import escape
 
     kinds: dict[str, list[Method]] = {title: [] for title in [*KINDS.values(), "Others"]}
-    for method in sorted(methods, key=passes):
+    for method in sorted(methods, key=lambda method: method.passes):
         kinds[kind(method)].append(method)
     width = max(len(method.name) for some in kinds.values() for method in some)
     console = Console(highlight=False)
@@ -107,23 +104,12 @@ def kind(method: Method) -> str:
     return next((title for needs, title in KINDS.items() if method.needs.startswith(needs)), "Others")
 
 
-def passes(method: Method) -> float:
-    """About how many forward passes a text takes with the default options."""
-    cost = re.split("[,;:]", method.cost)[0]
-    for option, default in method.options.items():
-        cost = cost.replace(option, str(default))
-    result = float(method.options.get("budget", 1))
-    for number in re.findall(r"\d+(?:\.\d+)?", cost):
-        result *= float(number)
-    return result * (TOKENS if cost.endswith("per token") else 1)
-
-
 def default_cost(method: Method) -> str:
     """The cost, with its value for the default options where it depends on them alone."""
     first = re.split("[,;:]", method.cost)[0]
     numbers = {name for name, default in method.options.items() if isinstance(default, int)}
     depends = numbers & set(first.split())
-    return f"{passes(method):,.0f} ({method.cost})" if depends and "token" not in first else method.cost
+    return f"{method.passes:,.0f} ({method.cost})" if depends and "token" not in first else method.cost
 
 
 def describe(method: Method, as_json: bool) -> None:

@@ -78,6 +78,15 @@ Lenses = Annotated[list[Path] | None, of_method("--lens", "FOLDER", "A fitted le
 Head = Annotated[
     str | None, of_method("--lm-head", "FOLDER|HUB_ID", "A model with the LM head, for decoded_gradcam.")
 ]
+Layers = Annotated[
+    list[str] | None,
+    of_method(
+        "--layer",
+        "LAYER",
+        "words, embeddings, or block K; repeat for several.",
+        show_default="the method's",
+    ),
+]
 Target = Annotated[
     str | None, of_method("--target", "ID|LABEL", "What to explain.", show_default="the prediction")
 ]

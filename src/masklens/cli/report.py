@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from ..attribution import Explanations, Text
     from ..evaluation.table import Table
+    from ..methods.ways import Way
     from ..model.subject import Subject
-    from ..reports.ways import Way
 
 INPUT = "Attributions that explain wrote (json, parquet), or texts as there; - is standard input."
 SLICE = "A column to slice the texts by; repeatable."
@@ -134,7 +134,7 @@ def read_columns(
     pattern: str | None, names: Sequence[str] | None, limit: int | None
 ) -> dict[str, list[Any]] | None:
     """The values of columns of the file, one a text."""
-    from ..reading import read_labels
+    from ..files.reading import read_labels
 
     if names and not pattern:
         check_unused({"--slice-column": names}, "a file of texts (--input)")
@@ -153,7 +153,7 @@ def read_answers(
     """The right answers in a file as a report takes them: names, and lists where questions are answered."""
     if not pattern or not column:
         return None
-    from ..reading import read_labels
+    from ..files.reading import read_labels
     from ..tasks.answers import gold_answers
     from ..tasks.spans import QuestionAnswering
 

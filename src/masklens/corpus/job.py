@@ -14,8 +14,9 @@ from typing import Any
 from ..checks import check_seed
 from ..errors import CorpusError, LensError, MethodError, ModelError
 from ..files import FileModel, file_system, parse, reason
+from ..files.formats import STANDARD_INPUT, Columns
+from ..files.reading import check_columns
 from ..model.places import check_place
-from ..reading import STANDARD_INPUT, Columns, check_columns
 from .storage import Folder
 
 MANIFEST, DATA, REJECTS = "manifest.json", "data", "rejects"

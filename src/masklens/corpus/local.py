@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..errors import CorpusError
 from ..files import check_folder_writable
+from ..files.reading import chunks, find_files, limits
 from ..methods.registry import find
 from ..model.devices import check_device
-from ..reading import chunks, find_files, limits
 from .job import DATA, REJECTS, Job, begin, finish
 from .shards import Place, Totals, finished, totals, write_shard
 from .storage import Folder

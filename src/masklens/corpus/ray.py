@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ..errors import CorpusError, MasklensError
 from ..files import is_url
-from ..reading import Row, chunks
+from ..files.reading import Row, chunks
 from .job import Job
 from .shards import Place, write_shard
 from .storage import Folder

@@ -14,12 +14,12 @@ from ..errors import CorpusError, OutputError, TextError
 from ..evaluation.masking import Known, Views
 from ..evaluation.ranking import Ranking
 from ..evaluation.verify import Question, removal, try_removal, verifications
+from ..files.reading import Row
 from ..methods.explain import chosen_sites, finite_scores, run_method, shown_settings
 from ..methods.registry import Request, find
 from ..model.batch import Batch
 from ..model.memory import BatchSize, out_of_memory, tokens_at_once
 from ..model.subject import Subject
-from ..reading import Row
 from ..verification import Verification
 from .job import Job
 from .shards import SCHEMA, Place, Reject, columns_of, row_id, table_of

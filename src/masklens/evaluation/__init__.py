@@ -2,6 +2,7 @@
 
 from ..model.masking import Baseline as Baseline
 from ..model.masking import Fill as Fill
+from .choose import choose as choose
 from .evaluate import evaluate as evaluate
 from .generation import verify_generation as verify_generation
 from .table import Table as Table

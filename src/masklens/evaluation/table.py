@@ -121,6 +121,8 @@ class Table:
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         """As wide as the terminal: columns that do not fit go into further tables below."""
+        from rich.text import Text
+
         columns = list(self._columns())
         while columns:
             fit = len(columns)
@@ -129,7 +131,7 @@ class Table:
             yield self._part(columns[:fit])
             yield ""
             columns = columns[fit:]
-        yield from self.notes
+        yield from map(Text, self.notes)  # a note may quote what a user gave
 
     def _columns(self) -> Iterator[tuple[str, list[str]]]:
         """The heading and the cells of each metric, and of the seconds where they are known."""

@@ -10,6 +10,7 @@ names.
 from __future__ import annotations
 
 import inspect
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,8 @@ FILES = (
     ".presets",
 )
 """the modules that register methods, as seen from this folder"""
+TOKENS = 20
+"""tokens of a text, where costs that depend on them are compared"""
 
 
 @dataclass
@@ -178,6 +181,22 @@ class Method:
         """The options it takes, with their defaults."""
         parameters = list(inspect.signature(self.function).parameters.values())[1:]
         return {p.name: p.default for p in parameters}
+
+    @property
+    def passes(self) -> float:
+        """About how many forward passes a text takes with the default options."""
+        cost = re.split("[,;:]", self.cost)[0]
+        for option, default in self.options.items():
+            cost = cost.replace(option, str(default))
+        result = float(self.options.get("budget", 1))
+        for number in re.findall(r"\d+(?:\.\d+)?", cost):
+            result *= float(number)
+        return result * (TOKENS if cost.endswith("per token") else 1)
+
+    @property
+    def is_preset(self) -> bool:
+        """Whether it is another tool's settings of one of ours."""
+        return self.function.__module__.endswith("presets")
 
     def default_sites(self, subject: Subject) -> tuple[int, ...]:
         if self.sites == "inputs":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..layers import site_name
-from ..verification import LEVEL, control_line
+from ..verification import LEVEL, control_line, standing
 from .page import Chart, Entry, Grid, Panel, layer_chart
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def ranking_grid(
 ) -> Grid:
     """Methods at their best layer, best first, then random orders and reversed scores."""
     best = {name: _best(at) for name, at in proofs.items()}
-    names = sorted(best, key=lambda name: _rank(proofs[name][best[name]]), reverse=True)
+    names = sorted(best, key=lambda name: standing(proofs[name][best[name]]), reverse=True)
     metrics = list(table.metrics) if table else []
     rows = [
         [name, site_name(best[name]), *_figures(proofs[name][best[name]])]
@@ -118,16 +118,12 @@ def ranking_grid(
 
 def _best(at: Mapping[int, Sequence[Verification]]) -> int:
     """The layer at which most texts pass."""
-    return max(at, key=lambda site: _rank(at[site]))
-
-
-def _rank(proofs: Sequence[Verification]) -> tuple[float, float]:
-    passed, needed = _figures(proofs)
-    return passed, -needed
+    return max(at, key=lambda site: standing(at[site]))
 
 
 def _figures(proofs: Sequence[Verification]) -> tuple[float, float]:
-    return float(np.mean([p.passed for p in proofs])), float(np.mean([p.share_needed for p in proofs]))
+    passed, needed = standing(proofs)
+    return passed, -needed
 
 
 def _reversed(proofs: Sequence[Verification]) -> float | None:

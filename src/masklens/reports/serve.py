@@ -20,13 +20,13 @@ from ..errors import MasklensError, MethodError
 from ..evaluation.verify import Verifier
 from ..layers import in_layers
 from ..methods.explain import explain
+from ..methods.ways import Way, ways
 from ..model.subject import Subject
 from ..model.tap import watch
 from ..tasks.spans import QuestionAnswering
 from .page import Entry, content_policy, report_data, report_html, text_data
 from .queue import ENDED, Queue, Submission
 from .report import prove
-from .ways import Way, ways
 
 HOST = "127.0.0.1"
 LONGEST_BODY = 256 * 1024

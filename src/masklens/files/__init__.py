@@ -12,7 +12,7 @@ from typing import Annotated, Any, BinaryIO, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
-from .errors import FileError, MasklensError
+from ..errors import FileError, MasklensError
 
 M = TypeVar("M", bound=BaseModel)
 

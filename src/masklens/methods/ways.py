@@ -8,9 +8,9 @@ from typing import Any
 
 from ..attribution import Explanations, Text
 from ..errors import MethodError
-from ..methods.explain import explain
-from ..methods.registry import METHODS, Method, find, load_all
 from ..model.subject import Subject
+from .explain import explain
+from .registry import METHODS, Method, find, load_all
 
 COMMON = ("integrated_gradients", "decoded_gradcam", "gradcam", "grad_x_input", "attention", "occlusion")
 """methods that are offered first"""
@@ -39,23 +39,18 @@ class Way:
         return option in self.method.options or option == "baselines"
 
 
-def is_preset(method: Method) -> bool:
-    """Whether a method is another tool's settings of one of ours."""
-    return method.function.__module__.endswith("presets")
-
-
 def ways(lenses: Sequence[Any] = (), lm_head: Any = None) -> dict[str, Way]:
     """What can be offered, by name: the lenses first, then every method that has what it needs."""
     load_all()
     found = _lens_ways(lenses)
     for name in dict.fromkeys([*COMMON, *METHODS]):
         lacks = name == "diffmask" or (name == "decoded_gradcam" and lm_head is None)
-        if not lacks and not is_preset(METHODS[name]):
+        if not lacks and not METHODS[name].is_preset:
             found[name] = _method_way(name, lm_head, chosen=name in COMMON[:2])
     return found
 
 
-def choose(
+def find_ways(
     names: Sequence[str],
     default: str,
     lenses: Sequence[Any] = (),

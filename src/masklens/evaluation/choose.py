@@ -1,0 +1,284 @@
+"""`choose`: which method, at which layer, to use for a model and its texts.
+
+The affordable methods explain one half of a sample of the texts, and verification says at which layer most of
+these explanations pass. The best is tried once more on the other half, which had no part in the choice.
+"""
+
+from __future__ import annotations
+
+import io
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import comb
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..attribution import Attribution, Text
+from ..errors import MasklensError, MethodError, TextError
+from ..layers import in_layers, site_name
+from ..methods.explain import chosen_sites, explain
+from ..methods.registry import METHODS, load_all
+from ..methods.ways import Way, find_ways
+from ..model.batch import as_texts
+from ..model.subject import Subject, as_subject
+from ..progress import showing, stage
+from ..verification import LEVEL, Verification, standing
+from .table import Cell, Table, cell
+from .verify import Verifier, is_keep_probability
+
+AFFORDABLE = 100
+"""forward passes that a method may take for a text, with its default options"""
+SAMPLE = 100
+"""texts that are tried"""
+MOST_LAYERS = 8
+"""of a method that are tried; of deeper models as many, evenly spread, with the last"""
+CERTAIN = 0.05
+"""the choice is confirmed if random explanations pass as often with at most this probability"""
+FEW = 20
+"""texts in a half; with fewer the ranking says little"""
+BETTER = {"texts that pass": "higher", "needed": "lower"}
+"""how many of the texts pass, and the share of their tokens that is needed"""
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The method and layer that did best, and the tables that say so."""
+
+    way: Way
+    site: int
+    """whose scores to use; `layer` is its name"""
+    tried: Table
+    """every method at every layer on the half that made the choice, best first; then random orders, and the
+    best one's scores reversed"""
+    confirmation: Table
+    """the chosen one, random orders and reversed scores on the other half"""
+    p_value: float
+    """how likely as many texts of the other half pass if the explanations are random"""
+
+    @property
+    def method(self) -> str:
+        return self.way.method.name
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `explain` needs beside the method and the site: a lens, an LM head."""
+        return dict(self.way.options)
+
+    @property
+    def layer(self) -> str:
+        return site_name(self.site)
+
+    @property
+    def confirmed(self) -> bool:
+        return self.p_value <= CERTAIN
+
+    @property
+    def ranking(self) -> Table:
+        """The methods, each at its best layer."""
+        best: dict[str, str] = {}
+        for row in self.tried.rows:
+            best.setdefault(row.rpartition("@")[0] or row, row)
+        return replace(self.tried, rows={row: self.tried.rows[row] for row in best.values()})
+
+    @property
+    def verdict(self) -> str:
+        """Whether the choice is confirmed, in words."""
+        name, texts = f"{self.method}, {self.layer}", self.confirmation.settings["texts"]
+        if not self.confirmed:
+            return (
+                f"{name} did best, but on texts that had no part in the choice it is not clearly better than "
+                f"random (p = {self.p_value:.2g}). Give more texts, or other methods."
+            )
+        said = f"Use {name}. On texts that had no part in the choice it does better than random."
+        return said if texts >= FEW else f"{said} But {texts} texts say little about which method is best."
+
+    def command(self, *common: str) -> str:
+        """The command line that explains with this method; `common` are the words for model and texts."""
+        chosen = ["--method", self.method, "--layer", self.layer]
+        return shlex.join(["masklens", "explain", *chosen, *common])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "method": self.method,
+            "layer": self.layer,
+            "confirmed": self.confirmed,
+            "p_value": self.p_value,
+            "tried": self.tried.to_dict(),
+            "confirmation": self.confirmation.to_dict(),
+        }
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        yield f"Chosen on {self.tried.settings['texts']} texts, each method at its best layer:\n"
+        yield self.ranking
+        yield f"\nThe best on {self.confirmation.settings['texts']} other texts:\n"
+        yield self.confirmation
+        yield self.verdict
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=100, color_system=None, file=io.StringIO())
+        with console.capture() as captured:
+            console.print(self, highlight=False)
+        return captured.get()
+
+    __repr__ = __str__
+
+
+def choose(
+    subject: Any,
+    texts: Iterable[Text],
+    methods: Sequence[str] | None = None,
+    lenses: Sequence[Any] = (),
+    lm_head: Any = None,
+    sample: int = SAMPLE,
+    seed: int = 0,
+    show_progress: bool = False,
+) -> Choice:
+    """Find the method and the layer whose explanations of these texts pass verification most often.
+
+        choice = ml.choose(subject, texts)
+        out = ml.explain(subject, texts, choice.method, sites=[choice.site], **choice.options)
+
+    One half of a random sample of the texts makes the choice: the share of texts that pass decides, and where
+    it is equal the share of tokens needed, then the cost. The other half confirms it.
+
+    Args:
+        methods: the names to choose from; by default all that take at most 100 forward passes for a text.
+        lenses: fitted lenses, to choose from as well.
+        lm_head: the pre-trained model, for decoded_gradcam; by default it takes part if the head lies in the
+            model's own checkpoint.
+        sample: how many texts are tried in all.
+    """
+    subject = as_subject(subject)
+    ways = find_ways(methods or affordable(), "", lenses, lm_head)
+    first, second = halves(as_texts(texts), sample, seed)
+    with showing(show_progress):
+        best, tried = pick(Trial(subject, first, seed), ways)
+        return confirm(Trial(subject, second, seed), best, tried)
+
+
+def affordable() -> list[str]:
+    """The methods that are tried where none are named, the cheapest first."""
+    load_all()
+    own = [m for m in METHODS.values() if not m.is_preset and m.name not in ("diffmask", "random")]
+    return [m.name for m in sorted(own, key=lambda m: m.passes) if m.passes <= AFFORDABLE]
+
+
+def halves(texts: Sequence[Text], sample: int, seed: int) -> tuple[list[Text], list[Text]]:
+    """A random sample of the texts, cut in two; a text that occurs twice is taken once."""
+    different = list(dict.fromkeys(texts))
+    if min(len(different), sample) < 2:
+        raise TextError(
+            f"{len(different)} different texts and a sample of {sample} were given; a choice needs 2 or "
+            f"more, to choose and to confirm, and about {SAMPLE} to be relied on"
+        )
+    order = np.random.default_rng(seed).permutation(len(different))[:sample]
+    drawn, middle = [different[i] for i in order], (len(order) + 1) // 2
+    return drawn[:middle], drawn[middle:]
+
+
+class Candidate(NamedTuple):
+    """A way to explain at one layer, and how its explanations of some texts did."""
+
+    name: str
+    way: Way
+    site: int
+    attributions: Sequence[Attribution]
+    proofs: list[Verification]
+    seconds: float
+    """a text, for all the layers that were tried together"""
+
+    @property
+    def row(self) -> str:
+        return f"{self.name}@{self.site}"
+
+
+class Trial:
+    """Texts that ways to explain are tried on."""
+
+    def __init__(self, subject: Subject, texts: list[Text], seed: int) -> None:
+        self.subject, self.texts, self.seed = subject, texts, seed
+        self.verifier = Verifier(subject, texts)
+        self.random = self.verifier.random()
+
+    def run(self, name: str, way: Way, sites: Sequence[int]) -> list[Candidate]:
+        """The way at each of the sites."""
+        settings: dict[str, Any] = {"sites": sites, "seed": self.seed, **way.options}
+        explain(self.subject, self.texts[:1], way.method.name, **settings)  # what is loaded once is not timed
+        found = explain(self.subject, self.texts, way.method.name, **settings)
+        proofs = self.verify(way, found, sites)
+        seconds = (found.seconds or 0.0) / len(self.texts)
+        return [Candidate(name, way, s, found, p, seconds) for s, p in zip(sites, proofs, strict=True)]
+
+    def verify(
+        self, way: Way, found: Sequence[Attribution], sites: Sequence[int]
+    ) -> list[list[Verification]]:
+        return self.verifier.at_sites(found, sites, (*way.lenses, "mask")[0])
+
+    def table(self, candidates: Sequence[Candidate], notes: Sequence[str] = ()) -> Table:
+        """The candidates as they are ordered, random orders, and the first candidate reversed."""
+        best = candidates[0]
+        (reverse,) = self.verify(best.way, [turned(a) for a in best.attributions], [best.site])
+        rows = {one.row: cells(one.proofs, one.seconds) for one in candidates}
+        rows |= {"random order": cells(self.random), "reversed": cells(reverse)}
+        return Table(rows, BETTER, notes=notes, settings={"texts": len(self.texts), "seed": self.seed})
+
+
+def pick(trial: Trial, ways: Mapping[str, Way]) -> tuple[Candidate, Table]:
+    """The best way and layer on the texts of the trial, and the table of all.
+
+    A way that does not work with this model is left out; a note says why.
+    """
+    found: list[Candidate] = []
+    notes: list[str] = []
+    with stage("choosing", len(ways)) as update:
+        for name, way in ways.items():
+            try:
+                found += trial.run(name, way, candidate_sites(trial.subject, way))
+            except MasklensError as error:
+                notes.append(f"{name} is left out: {in_layers(' '.join(str(error).split()))}")
+            update(advance=1)
+    if not found:
+        raise MethodError("no method could be tried: " + "; ".join(notes))
+    found.sort(key=lambda one: standing(one.proofs), reverse=True)  # where equal, the cheaper one stays first
+    return found[0], trial.table(found, notes)
+
+
+def candidate_sites(subject: Subject, way: Way) -> list[int]:
+    """The sites of a way that are tried: the method's own or the lens's, spread evenly if they are many."""
+    sites = chosen_sites(subject, way.method, None, way.options.get("lens"))
+    few = min(len(sites), MOST_LAYERS)
+    return [sites[round((i + 1) * len(sites) / few) - 1] for i in range(few)]
+
+
+def confirm(trial: Trial, best: Candidate, tried: Table) -> Choice:
+    """The choice, with what comes of it on other texts."""
+    with stage("confirming"):
+        (again,) = trial.run(best.name, best.way, [best.site])
+        passed = sum(proof.passed for proof in again.proofs)
+        p_value = chance(passed, len(again.proofs))
+        return Choice(best.way, best.site, tried, trial.table([again]), p_value)
+
+
+def chance(passed: int, texts: int) -> float:
+    """The probability that as many texts pass with random explanations, each with probability `LEVEL`."""
+    return sum(comb(texts, k) * LEVEL**k * (1 - LEVEL) ** (texts - k) for k in range(passed, texts + 1))
+
+
+def turned(attribution: Attribution) -> Attribution:
+    """The negative control: least important first; of a mask, what it drops is kept."""
+    scores = 1 - attribution.scores if is_keep_probability(attribution) else -attribution.scores
+    return replace(attribution, scores=scores)
+
+
+def cells(proofs: Sequence[Verification], seconds: float | None = None) -> dict[str, Cell]:
+    """A row of the table, means over texts with their intervals."""
+    found = {
+        "texts that pass": cell(np.array([float(proof.passed) for proof in proofs])),
+        "needed": Cell(float(np.mean([proof.share_needed for proof in proofs]))),
+    }
+    return found if seconds is None else found | {"seconds a text": Cell(seconds)}
