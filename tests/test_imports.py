@@ -32,7 +32,9 @@ SHARED = {
     *("generation", "progress", "units", "verification"),
 }
 """modules beside the rooms: everyone imports them, they import one another"""
-DRAWING = {f"reports.{name}" for name in ("colours", "labels", "heatmap", "terminal", "fragment", "bars")}
+DRAWING = {
+    f"reports.{name}" for name in ("bars", "colours", "facts", "fragment", "heatmap", "labels", "terminal")
+}
 """what draws one record: the records themselves import it when they are shown, so it imports no other room"""
 
 ALLOWED: dict[tuple[str, str], str] = {}

@@ -59,6 +59,13 @@ class Attribution:
     """what the two texts of a pair are called, such as question and passage; empty for a single text"""
     verification: Verification | None = None
     """what `verify` found, where it is to be kept with the record"""
+    probabilities: Mapping[str, float] = field(default_factory=dict)
+    """of every class, where the model has classes"""
+    answer: tuple[int, int] | None = None
+    """the characters of the second text that the predicted answer to a question spans"""
+    expected: tuple[float, ...] = ()
+    """for additive methods what the scores of each site should add up to: the target's score for the text
+    minus that for the baseline"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scores", np.asarray(self.scores, dtype=np.float32))
@@ -186,6 +193,7 @@ def record(attribution: Attribution) -> dict[str, Any]:
         **asdict(attribution),
         "scores": scores.tolist(),
         "settings": dict(attribution.settings),
+        "probabilities": dict(attribution.probabilities),
         "verification": None if proof is None else verification_record(proof),
     }
 
@@ -195,7 +203,13 @@ def _row(attribution: Attribution) -> dict[str, Any]:
     row = record(attribution)
     row["text"] = [attribution.text] if isinstance(attribution.text, str) else list(attribution.text)
     row["settings"] = json.dumps(attribution.settings, sort_keys=True, default=str)
+    row["probabilities"] = probability_rows(attribution.probabilities)
     return row
+
+
+def probability_rows(probabilities: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Classes and their probabilities for a column of a table."""
+    return [{"label": label, "probability": value} for label, value in probabilities.items()]
 
 
 Word = Annotated[PlainText, Field(max_length=10**6)]
@@ -224,6 +238,21 @@ class Saved(FileModel):
     merge: Literal["sum", "max", "mean"]
     parts: Annotated[list[Word], Field(max_length=2)] | None = None
     verification: Verification | None = None
+    probabilities: dict[Word, Annotated[float, Field(ge=0, le=1)]] = {}
+    answer: SavedSpan | None = None
+    expected: list[Annotated[float, Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE)]] = []
+
+    @field_validator("probabilities", mode="before")
+    @classmethod
+    def _probabilities(cls, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value or {}
+        return {row.get("label"): row.get("probability") for row in value if isinstance(row, dict)}
+
+    @field_validator("expected", mode="before")
+    @classmethod
+    def _expected(cls, value: Any) -> Any:
+        return value or []
 
     @field_validator("settings", mode="before")
     @classmethod
@@ -251,6 +280,10 @@ class Saved(FileModel):
         for (start, end), segment in zip(self.offsets, self.segments, strict=True):
             if not 0 <= start <= end <= len(texts[segment]):
                 raise ValueError(f"the offsets {start} to {end} are not in the text")
+        if self.answer and not 0 <= self.answer[0] <= self.answer[1] <= len(texts[-1]):
+            raise ValueError(f"the answer at {self.answer} is not in the text")
+        if len(self.expected) not in (0, len(self.sites)):
+            raise ValueError(f"{len(self.expected)} expected sums for {len(self.sites)} sites; give one each")
         return self
 
     @property
@@ -274,6 +307,9 @@ class Saved(FileModel):
             merge=self.merge,
             parts=tuple(self.parts or ()),
             verification=self.verification,
+            probabilities=self.probabilities,
+            answer=(self.answer[0], self.answer[1]) if self.answer else None,
+            expected=tuple(self.expected),
         )
 
 
@@ -361,5 +397,8 @@ def schema(pa: Any) -> Any:
             "merge": pa.string(),
             "parts": strings,
             "verification": verification_schema(pa),
+            "probabilities": pa.list_(pa.struct({"label": pa.string(), "probability": pa.float64()})),
+            "answer": ints,
+            "expected": pa.list_(pa.float64()),
         }
     )

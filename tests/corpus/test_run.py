@@ -45,7 +45,8 @@ def test_a_run_writes_what_explain_and_verify_give(job, tmp_path):
     assert table.row_id.is_unique
     for a, b, proof, verified in zip(found, expected, proofs, table.verification, strict=True):
         np.testing.assert_allclose(a.scores, b.scores, atol=1e-5)
-        assert replace(a, scores=b.scores, verification=None) == b
+        assert a.probabilities == pytest.approx(b.probabilities, abs=1e-5)
+        assert replace(a, scores=b.scores, verification=None, probabilities=b.probabilities) == b
         assert a.verification.needed == proof.needed and a.verification.verdict is None
         assert verified["divergence"] == pytest.approx(proof.divergence, abs=1e-5)
         assert verified["prediction_kept"] == proof.prediction_kept

@@ -73,7 +73,7 @@ def test_a_text_is_typed_explained_and_kept(visit, page):
     shown(tab, "a good film")
     assert tab.locator(".card h2").all_text_contents() == ["integrated_gradients", "gradcam"]
     assert tab.locator(".proof").count() == 2
-    assert tab.locator(".map").count() == 2  # every layer, as chosen at first
+    assert tab.locator(".map").count() == 1  # gradcam has every layer by itself
     explain(tab, "a bad film")
     shown(tab, "a bad film")
     assert tab.locator(".item-text").all_text_contents() == ["a bad film", "a good film"]
@@ -156,3 +156,80 @@ def test_the_page_fits_small_screens(visit, page, width):
     explain(tab, "a small screen")
     shown(tab, "a small screen")
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_running_job_is_kept_over_a_reload(visit, page, slow):
+    tab = visit(page)
+    slow.set()
+    explain(tab, "kept over a reload")
+    tab.locator(".job", has_text="kept over a reload").get_by_text("0 of 1 method").wait_for()
+    tab.reload()
+    tab.locator(".job", has_text="kept over a reload").get_by_text("0 of 1 method").wait_for()
+    slow.clear()
+    shown(tab, "kept over a reload")
+    assert tab.locator(".job").count() == 0
+
+
+def test_another_class_is_explained_with_a_click_and_joins_its_text(visit, page):
+    tab = visit(page)
+    explain(tab, "for the other class")
+    shown(tab, "for the other class")
+    before = tab.locator(".list li").count()
+    other = tab.locator(".class[aria-pressed=false]").first
+    name = other.locator("bdi").inner_text()
+    other.click()
+    tab.locator(".badge.other", has_text=f"target {name}").wait_for()
+    assert tab.locator(".list li").count() == before
+    tab.reload()
+    shown(tab, "for the other class")
+    assert tab.locator(".list li").count() == before
+    tab.locator(".class", has_text=name).click()
+    tab.locator(".badge.other", has_text=f"target {name}").wait_for()
+    tab.get_by_role("button", name="Remove from the history").click()
+    tab.reload()
+    tab.locator(".composer").wait_for()
+    assert tab.locator(".list li").count() == before - 1
+
+
+def test_a_word_is_changed_and_both_texts_are_compared(visit, page):
+    tab = visit(page)
+    explain(tab, "a good film <b>")
+    shown(tab, "a good film <b>")
+    target = tab.locator(".class[aria-pressed=true] bdi").inner_text()
+    tab.get_by_role("button", name="Edit and compare").click()
+    tab.get_by_label("Edit the text").fill("a bad film <b>")
+    tab.get_by_role("button", name="Compare", exact=True).click()
+    view = tab.locator(".compare")
+    view.wait_for()
+    assert view.locator(".sides").first.locator("del").all_inner_texts() == ["good"]
+    assert view.locator(".sides").first.locator("ins").all_inner_texts() == ["bad"]
+    assert view.get_by_label("before", exact=True).locator(".sentence").inner_text() == "a good film <b>"
+    rises = [float(r.replace("−", "-")) for r in view.locator(".class .soft").all_inner_texts()]
+    assert sum(rises) == pytest.approx(0, abs=0.021) and len(rises) == 3
+    cells = view.locator("tbody tr").evaluate_all("r => r.map(e => [...e.cells].map(c => c.innerText))")
+    assert ["good", "bad"] in [row[:2] for row in cells]
+    for _, _, change, old, now in ([*row[:2], *(c.replace("−", "-") for c in row[2:])] for row in cells):
+        assert float(change) == pytest.approx(float(now) - float(old), rel=1e-2, abs=1e-4)
+    assert view.locator(".card .reading").count() == 2
+    told = view.locator(".badge.other").all_inner_texts()
+    assert told in ([], [f"target {target}"])  # both are explained for the class of the first
+    tab.get_by_role("button", name="Close the comparison").click()
+    shown(tab, "a bad film <b>")
+    tab.reload()
+    tab.get_by_role("button", name="Compare with the text before the edit").click()
+    view.wait_for()
+    tab.locator(".list button", has_text="a good film <b>").click()
+    assert tab.get_by_role("button", name="Compare with the text before the edit").count() == 0
+
+
+def test_the_page_opens_at_the_words_with_every_layer_off(visit, page):
+    tab = visit(page)
+    assert tab.get_by_role("button", name="every layer").get_attribute("aria-pressed") == "false"
+    explain(tab, "at the words")
+    shown(tab, "at the words")
+    assert tab.locator(".badge.site").all_inner_texts() == ["words"]
+    tab.get_by_role("button", name="every layer").click()
+    explain(tab, "at every layer")
+    shown(tab, "at every layer")
+    assert tab.locator(".site-name").inner_text() == "words"
+    assert tab.locator(".map").count() == 1

@@ -83,6 +83,41 @@ def test_texts_are_explained_and_verified(folder):
     }
 
 
+def test_several_targets_and_columns_of_the_file(folder):
+    out = folder / "three.html"
+    first, second = tiny.subject("bert").task.labels[:2]
+    common = (
+        "--model",
+        folder / "model",
+        "--input",
+        folder / "texts.csv",
+        "--method",
+        "gradient",
+        "--out",
+        out,
+    )
+    done = call("report", *common, "--target", first, "--target", second, "--slice-column", "label")
+    assert done.exit_code == 0, done.stderr
+    data = data_in(out)
+    assert [[m["target"] for m in text["maps"]] for text in data["texts"]] == [[first, second]] * len(TEXTS)
+    assert all(set(text["columns"]) == {"label"} for text in data["texts"])
+    ranking = next(part for part in data["parts"] if part["title"] == "Which method?")
+    assert f"of {len(TEXTS)} texts" in ranking["note"]  # each text counts once
+    one = call("report", *common, "--target", first)
+    assert one.exit_code == 0, one.stderr
+    alone = next(part for part in data_in(out)["parts"] if part["title"] == "Which method?")
+    assert [row for row in alone["rows"] if row[0] == "random order"] == [
+        row for row in ranking["rows"] if row[0] == "random order"
+    ]
+    games = call("report", *common, "--target", first, "--target", second, "--games")
+    assert games.exit_code == 2 and "--games needs one target" in games.stderr
+
+
+def test_a_column_to_slice_by_needs_a_file(folder):
+    done = call("report", "a text", "--model", folder / "model", "--slice-column", "label")
+    assert done.exit_code == 2 and "--slice-column needs a file" in done.stderr
+
+
 def test_attributions_are_shown_as_they_are_and_verified_with_a_model(folder):
     out = folder / "two.html"
     assert call("report", "--input", folder / "made.parquet", "--out", out, "--limit", 2).exit_code == 0

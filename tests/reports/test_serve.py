@@ -402,3 +402,18 @@ def test_the_page_of_a_pair_task_asks_for_two_texts():
     status = served.wait(served.submit(["who was good ?", "the film was good"]).json()["id"])
     assert status["state"] == "done" and set(status["result"]["layouts"][0]["segments"]) == {0, 1}
     served.queue.close()
+
+
+def test_a_job_like_another_takes_what_it_does_not_say(served):
+    first = served.wait(served.submit("a good film", every_site=True).json()["id"])
+    other = served.client.post("/jobs", json={"like": first["id"], "target": 0}).json()
+    edited = served.client.post("/jobs", json={"like": first["id"], "text": "a bad film"}).json()
+    assert (other["text"], edited["text"]) == ("a good film", "a bad film")
+    for made in (served.wait(one["id"]) for one in (other, edited)):
+        assert made["result"]["like"] == first["id"]
+        assert [m["sites"] for m in made["result"]["maps"]] == [m["sites"] for m in first["result"]["maps"]]
+
+
+@pytest.mark.parametrize("like", ["0" * 16, 7, ["x"], {}, True])
+def test_a_job_like_none_that_is_known_is_refused(served, like):
+    assert served.client.post("/jobs", json={"like": like, "target": 0}).status_code == 404

@@ -52,7 +52,7 @@ def test_blocks_cover_all_columns_even_when_one_is_too_wide():
 
 def test_scores_that_are_zero_or_not_finite():
     assert "1.00 is a score of 1" in render(make(scores=np.zeros((1, 3))))
-    assert "1.00 is a score of 3" in render(make(scores=np.array([[np.nan, 2.0, -3.0]])))
+    assert "1.00 is a score of 2" in render(make(scores=np.array([[np.nan, 2.0, -3.0]])))
     assert "-" in render(make(scores=np.array([[np.nan, 1.0, 0.0]]))).splitlines()[2].split()
 
 

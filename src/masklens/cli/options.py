@@ -90,6 +90,10 @@ Layers = Annotated[
 Target = Annotated[
     str | None, of_method("--target", "ID|LABEL", "What to explain.", show_default="the prediction")
 ]
+Targets = Annotated[
+    list[str] | None,
+    of_method("--target", "ID|LABEL", "What to explain; repeat for a switch.", show_default="the prediction"),
+]
 WINDOWS = "Find answers in long contexts: by how many tokens windows overlap."
 Windows = Annotated[int | None, of_method("--windows", "N", WINDOWS, min=0)]
 GUARD = "Keep more of a text until it keeps its prediction and moves by at most so much."

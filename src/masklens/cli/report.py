@@ -13,10 +13,15 @@ from .console import print_json, tell, working
 from .inputs import check_methods, check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..attribution import Explanations, Text
     from ..evaluation.table import Table
     from ..model.subject import Subject
+    from ..reports.ways import Way
 
 INPUT = "Attributions that explain wrote (json, parquet), or texts as there; - is standard input."
+SLICE = "A column to slice the texts by; repeatable."
 SPEECH = "Scores by part of speech (English; needs spaCy)."
 
 
@@ -26,6 +31,7 @@ def report(
     column: options.Column = None,
     pair: options.Pair = False,
     label_column: options.LabelColumn = None,
+    slice_column: Annotated[list[str] | None, options.of_texts("--slice-column", "NAME", SLICE)] = None,
     limit: options.Limit = None,
     model: options.Model = None,
     device: options.Device = None,
@@ -36,7 +42,7 @@ def report(
     option: options.MethodOption = None,
     lens: options.Lenses = None,
     lm_head: options.Head = None,
-    target: options.Target = None,
+    target: options.Targets = None,
     windows: options.Windows = None,
     guard: options.Guard = None,
     games: Annotated[
@@ -71,6 +77,8 @@ def report(
         if made is not None:
             check_unused({"--method": method, "--target": target, "--lm-head": lm_head, "a text": texts})
             check_unused({"--option": option, "--windows": windows})
+        if target and len(target) > 1:
+            check_unused({"--games": games}, "one target: give --target once")
         if made is not None and not model:
             check_unused({"--lens": lens, "--games": games, "--guard": guard}, "the model: add --model")
         subject = None
@@ -78,6 +86,7 @@ def report(
             subject = load_subject(model, device, truncate, max_length, trust_remote_code)
         lenses = load_lenses(model, subject, lens, method, ("inputs", "states")) if subject else []
         labels = read_answers(input, label_column, limit, subject)
+        columns = read_columns(input, slice_column, limit)
         sets: dict[str, Any]
         if made is not None:
             sets = named(first_texts(made, limit))
@@ -85,14 +94,51 @@ def report(
             assert subject is not None
             wanted = gather(texts, input, column, limit, pair)
             ways = choose_ways(method, lenses, lm_head, option)
-            sets = explain_all(subject, wanted, ways, target, seed, windows)
+            sets = explain_targets(subject, wanted, ways, target, seed, windows)
         table = play(subject, sets) if games else None
-        more: dict[str, Any] = {"labels": labels, "evaluation": table, "parts_of_speech": parts_of_speech}
+        more: dict[str, Any] = {
+            "labels": labels,
+            "columns": columns,
+            "evaluation": table,
+            "parts_of_speech": parts_of_speech,
+        }
         with stage("verifying and writing the report" if subject else "writing the report"):
             masklens.report(sets, out, title, subject, lenses, guard=guard, **more)
         tell(f"wrote {out}")
     if as_json:
         print_json({"report": str(out), "bytes": out.stat().st_size, "methods": list(sets)})
+
+
+def explain_targets(
+    subject: Subject,
+    texts: Sequence[Text],
+    ways: Mapping[str, Way],
+    targets: Sequence[str] | None,
+    seed: int,
+    windows: int | None,
+) -> dict[str, Explanations]:
+    """What each way says about the texts, for each target in turn."""
+    from ..attribution import Explanations
+
+    wanted: Sequence[str | None] = list(dict.fromkeys(targets or [])) or [None]
+    parts = [explain_all(subject, texts, ways, one, seed, windows) for one in wanted]
+    return {
+        name: Explanations(
+            [a for part in parts for a in part[name]], sum(part[name].seconds or 0 for part in parts)
+        )
+        for name in ways
+    }
+
+
+def read_columns(
+    pattern: str | None, names: Sequence[str] | None, limit: int | None
+) -> dict[str, list[Any]] | None:
+    """The values of columns of the file, one a text."""
+    from ..reading import read_labels
+
+    if names and not pattern:
+        check_unused({"--slice-column": names}, "a file of texts (--input)")
+    return {name: read_labels(str(pattern), name, limit) for name in names or []} or None
 
 
 def play(subject: Subject | None, sets: dict[str, Any]) -> Table:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from ..attribution import probability_rows
 from ..errors import CorpusError, OutputError, TextError
 from ..evaluation.masking import Known, Views
 from ..evaluation.ranking import Ranking
@@ -171,14 +172,18 @@ class Worker:
         request = Request(self.subject, batch, self.sites, wanted, self.job.seed)
         scores = finite_scores(self.method, run_method(request, self.method, self.settings))
         task = self.subject.task
+        predicted = task.predict(request.reference, batch)
         columns = columns_of(batch, self.sites, scores, self._proof(request, scores))
         return columns | {
-            "prediction": task.describe(task.predict(request.reference, batch), batch),
+            "prediction": task.describe(predicted, batch),
             "target": task.describe(request.target, batch),
             "method": [self.method.name] * len(batch),
             "merge": [self.method.merge] * len(batch),
             "parts": [[] if isinstance(text, str) else list(task.parts) for text in batch.texts],
             "settings": [self._settings_of(request, i) for i in range(len(batch))],
+            "probabilities": [probability_rows(one) for one in task.probabilities(request.reference)],
+            "answer": task.answers(predicted, batch),
+            "expected": [request.expected.get(i, ()) for i in range(len(batch))],
         }
 
     def _settings_of(self, request: Request, i: int) -> str:

@@ -116,11 +116,11 @@ def evaluate(
     faithful = [name for name in names if name in METRICS]
     answered = _answered(views)
     table: dict[str, dict[str, Cell]] = {}
-    curves: dict[str, dict[str, Sequence[float]]] = {}
+    hits: dict[str, dict[str, np.ndarray]] = {}
     for row, found in measure(views, sets, faithful, random_draws, seed, normalised):
         table[row] = {name: _cell(some, seed) for name, some in found.items()}
-        games = {name: [one.curve for one in some if isinstance(one, Game)] for name, some in found.items()}
-        curves[row] = {name: np.mean(some, axis=0).tolist() for name, some in games.items() if some}
+        games = {name: [one.hits for one in some if isinstance(one, Game)] for name, some in found.items()}
+        hits[row] = {name: np.mean(some, axis=0) for name, some in games.items() if some}
     for row, site, chosen in attribution_rows(sets):
         table[row] |= _plausible(names, chosen, rationales, site, seed)
         if OVERLAP in names:
@@ -129,7 +129,8 @@ def evaluate(
         rows=table,
         better=_directions(names),
         seconds={row: getattr(chosen, "seconds", None) for row, _, chosen in attribution_rows(sets)},
-        curves=curves,
+        curves={row: {name: some.mean(0).tolist() for name, some in at.items()} for row, at in hits.items()},
+        hits=hits,
         notes=[note for name, chosen in sets.items() for note in warn_of_problems(name, chosen)]
         + [f"the model's own answers: {name} {value:.3f}" for name, value in answered.items()],
         settings=settings_of(len(views), labels is not None, replace, random_draws, seed, normalised)

@@ -67,6 +67,8 @@ class Table:
     """what each method took for all texts, where it is known"""
     curves: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     """for each row and game, the accuracy at 0, 10, ..., 100%"""
+    hits: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    """for each row and game, (texts, 11): how often the model was right about each text, the curves' parts"""
     notes: Sequence[str] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
 

@@ -42,6 +42,20 @@ def _baseline(request: Request, site: int, state: Tensor, given: Any) -> Tensor:
     return _state_of_token(request, site, token_id(request, given))
 
 
+@torch.no_grad()
+def expect_from(request: Request, site: int, baselines: Tensor) -> None:
+    """Note what additive scores at a site add up to, for baselines (examples, kinds, tokens, width).
+
+    That is the target's score minus its score with the baseline's states; the mean over several baselines.
+    """
+    subject = request.subject
+    found = [
+        subject.task.score(subject.run(request.batch, replace={site: one}).output, request.target)
+        for one in baselines.unbind(1)
+    ]
+    request.expect(torch.stack(found).mean(0))
+
+
 def mask_or_zero(request: Request) -> str:
     """The usual baseline of methods that take tokens away: the mask token where the model has one."""
     return "zero" if getattr(request.subject.tokenizer, "mask_token_id", None) is None else "mask"

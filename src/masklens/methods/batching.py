@@ -88,6 +88,7 @@ def _in_groups(request: Request, groups: list[list[int]], function: Callable[[Re
         outputs.append(part.reference)
         for j, i in enumerate(rows):
             request.notes.setdefault(i, {}).update(part.notes.get(j, {}))
+            request.expected[i] = part.expected.get(j, ())
     if len({output.shape[1:] for output in outputs}) == 1:
         order = torch.tensor([i for rows in groups for i in rows]).argsort()
         request.note(torch.cat(outputs)[order.to(valid.device)])

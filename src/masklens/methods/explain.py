@@ -162,7 +162,9 @@ def records(request: Request, method: Method, scores: Tensor, settings: dict[str
     batch, task = request.batch, request.subject.task
     values = finite_scores(method, scores)
     valid, special, segments = (one.cpu().numpy() for one in (batch.valid, batch.special, batch.segments))
-    predictions = task.describe(task.predict(request.reference, batch), batch)
+    predicted = task.predict(request.reference, batch)
+    predictions, answers = task.describe(predicted, batch), task.answers(predicted, batch)
+    probabilities = task.probabilities(request.reference)
     targets = task.describe(request.target, batch)
     shown = shown_settings(settings)
     return [
@@ -180,6 +182,9 @@ def records(request: Request, method: Method, scores: Tensor, settings: dict[str
             settings=shown | request.notes_on(i),
             merge=method.merge,
             parts=() if isinstance(text, str) else task.parts,
+            probabilities=probabilities[i],
+            answer=answers[i],
+            expected=request.expected.get(i, ()),
         )
         for i, text in enumerate(batch.texts)
     ]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import SiteError
 from ..progress import track
-from .baselines import absent_state
+from .baselines import absent_state, expect_from
 from .batching import pairs, rows_at_once, site_by_site, stacked
 from .registry import Request, check_choice, check_count, register
 
@@ -263,7 +263,10 @@ def integrated_gradients(
 
     def score(part: Request, site: int) -> Tensor:
         sums = integrated(part, site, steps, weights, internal_batch_size).sum(-1)
-        return sums.abs() if absolute else sums
+        if absolute:
+            return sums.abs()
+        expect_from(part, site, absent_state(part, site, part.states()[site])[:, None])
+        return sums
 
     return site_by_site(request, score)
 

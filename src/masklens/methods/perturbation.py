@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..errors import MethodError
 from ..model.batch import Batch
 from ..progress import track
-from .baselines import absent_state, mask_or_zero
+from .baselines import absent_state, expect_from, mask_or_zero
 from .batching import masked_at, rows_at_once, site_by_site
 from .gradient import fixed, path_gradient
 from .registry import Request, check_count, register
@@ -157,6 +157,7 @@ def _mean_rise(v: ValueFunction, n_samples: int) -> Tensor:
     request, free = v.request, v.free
     orders = request.noise(n_samples, 1, torch.rand)[..., 0].masked_fill(~free[:, None], torch.inf)
     ends = v.of_samples(torch.stack([~free, torch.ones_like(free)], dim=1))  # (examples, 2)
+    request.expect(ends[:, 0])
     total = torch.zeros(free.shape, device=free.device, dtype=torch.float32)
     for order in orders.unbind(1):  # one draw per token; they are added from the smallest on
         total += _rises(v, order.argsort(1).argsort(1), ends)
@@ -267,6 +268,7 @@ def _expected_gradient(
         total += (
             way * path_gradient(request, site, point, torch.ones(1, dtype=torch.float32), internal_batch_size)
         ).sum(-1)
+    expect_from(request, site, baselines)
     return total / n_samples
 
 
@@ -306,6 +308,7 @@ def _mean_deeplift(request: Request, site: int, internal_batch_size: int | None)
             rows.repeat_interleave(kinds),
         )
         found.append(values.reshape(len(rows), kinds, -1).mean(1))
+    expect_from(request, site, baselines)
     return torch.cat(found)
 
 

@@ -61,6 +61,8 @@ class Request:
     """whether the examples are beginnings of the last one, which a causal model reads once for them all"""
     notes: dict[int, dict[str, Any]] = field(default_factory=dict)
     """what a method has to say about single examples: it goes into the settings of their records"""
+    expected: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    """for additive methods: what the scores of each example add up to in theory, site by site"""
     _reference: Tensor | None = field(default=None, repr=False)
     _states: dict[int, Tensor] | None = field(default=None, repr=False)
 
@@ -110,6 +112,12 @@ class Request:
     def notes_on(self, i: int) -> dict[str, Any]:
         """What the settings of an example's record say beside the options."""
         return self.notes.get(i, {}) | ({"truncated": True} if self.batch.truncated[i] else {})
+
+    def expect(self, baseline: Tensor) -> None:
+        """Note that the scores of the next site add up to the target's score minus `baseline` (examples,)."""
+        gap = self.subject.task.score(self.reference, self.target) - baseline
+        for i, value in enumerate(gap.float().tolist()):
+            self.expected[i] = (*self.expected.get(i, ()), value)
 
     def generators(self) -> list[torch.Generator]:
         """One CPU generator per example, seeded by the seed and the tokens: the same text gets the same

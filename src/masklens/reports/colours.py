@@ -8,6 +8,7 @@ every common kind of colour blindness.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -50,6 +51,8 @@ class Scale:
 def scale(attribution: Attribution, per_site: bool = False) -> Scale:
     """The shares that are drawn: of 1 for probabilities, else of the largest absolute score.
 
+    Special tokens do not set the scale, unless nothing else has a score.
+
     With `per_site` each site is divided by its own largest absolute score, as in the heat maps of De Cao et
     al. (2020).
     """
@@ -57,11 +60,17 @@ def scale(attribution: Attribution, per_site: bool = False) -> Scale:
     size = np.nan_to_num(np.abs(scores))
     signed = bool((scores < 0).any())
     if per_site:
-        strongest = size.max(axis=1, initial=0.0, keepdims=True)
+        strongest = _largest(size, attribution.special, axis=1)
     else:
-        strongest = np.float64(1.0 if attribution.merge == "max" else size.max(initial=0.0))
+        strongest = np.array(1.0) if attribution.merge == "max" else _largest(size, attribution.special)
     values = np.clip(scores / np.where(strongest > 0, strongest, 1.0), -1.0, 1.0)
     return Scale(values, signed, None if per_site else float(strongest) or 1.0)
+
+
+def _largest(size: np.ndarray, special: Sequence[bool], axis: int | None = None) -> np.ndarray:
+    """The largest of the sizes (sites, tokens) that belong to the text, or of all where those are 0."""
+    own = np.where(np.asarray(special, dtype=bool), 0.0, size).max(axis, initial=0.0, keepdims=axis == 1)
+    return np.where(own > 0, own, size.max(axis, initial=0.0, keepdims=axis == 1))
 
 
 def colours(values: np.ndarray, signed: bool, theme: Theme = "light") -> np.ndarray:

@@ -44,7 +44,7 @@ def kept_by_site(sets: Sets) -> list[Panel]:
         for name, chosen in lenses.items()
     }
     note = "The mean probability that a token is kept: where the curve falls, the model has made up its mind."
-    return [layer_chart("What is kept at each layer", kept, note=note)]
+    return [layer_chart("What is kept at each layer", kept, note=note, measure="kept")]
 
 
 def word_clouds(sets: Sets) -> Iterator[Cloud]:
@@ -58,7 +58,7 @@ def word_clouds(sets: Sets) -> Iterator[Cloud]:
         for cls, words in class_words(chosen, site=site).top(WORDS).items():
             found = [(word, weight) for word, weight in words if weight > 0]
             if found:
-                yield Cloud(cls, found, note)
+                yield Cloud(cls, found, note, name, site)
 
 
 def telling_site(chosen: Sequence[Attribution]) -> int:

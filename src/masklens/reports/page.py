@@ -25,8 +25,10 @@ from ..errors import TargetError
 from ..layers import row_name, site_name
 from ..tasks.answers import exact_match
 from ..words import word_groups
+from .facts import answer, classes, sums
 from .fragment import palette, template
 from .labels import PARTS, chance, emerged, part_names, shortened, visible
+from .slices import add_columns
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
@@ -40,16 +42,21 @@ LONGEST_TOKEN = 200
 SCRIPTS = (
     "base.js",
     "data.js",
+    "classes.js",
     "charts.js",
+    "folding.js",
     "map.js",
     "text.js",
     "answer.js",
+    "compare.js",
+    "slices.js",
+    "matrix.js",
     "list.js",
     "set.js",
     "main.js",
 )
 """the viewer, in the order in which its parts need one another"""
-LIVE = ("live.js",)
+LIVE = ("live.js", "edit.js")
 """what the page of `masklens serve` has besides"""
 
 
@@ -77,6 +84,10 @@ class Chart:
     note: str = ""
     ticks: Sequence[str] = ()
     """names of the places on the axis, instead of numbers"""
+    measure: str = ""
+    """what the lines are means of, for the viewer to draw them for a slice of the texts (see slices.js)"""
+    by_text: Sequence[Any] = ()
+    """or else the values themselves, (lines, texts, x)"""
 
 
 @dataclass(frozen=True)
@@ -100,15 +111,22 @@ class Cloud:
     title: str
     words: Sequence[tuple[str, float]]
     note: str = ""
+    name: str = ""
+    """whose scores of texts that are predicted as the title says are summed, for slices; and at which site"""
+    site: int = 0
 
 
 def layer_chart(
-    title: str, curves: Mapping[str, Mapping[int, float]], y_name: str = "", note: str = ""
+    title: str,
+    curves: Mapping[str, Mapping[int, float]],
+    y_name: str = "",
+    note: str = "",
+    measure: str = "",
 ) -> Chart:
     """A chart over layers of values by site."""
     sites = sorted({site for curve in curves.values() for site in curve})
     series = {name: [curve.get(site) for site in sites] for name, curve in curves.items()}
-    return Chart(title, series, sites, "layer", y_name, note, [site_name(site) for site in sites])
+    return Chart(title, series, sites, "layer", y_name, note, [site_name(site) for site in sites], measure)
 
 
 Panel = Chart | Grid | Cloud
@@ -122,12 +140,14 @@ def report_data(
     panels: Sequence[Panel] = (),
     segments: Sequence[str] | None = None,
     answers: Iterable[dict[str, Any]] = (),
+    columns: Mapping[str, Sequence[Any]] | None = None,
 ) -> dict[str, Any]:
     """Everything the viewer shows, ready for JSON.
 
     Entries of one text stand together. `labels` has the right answer of each text; where it is a list, any
     of them is right, as SQuAD compares answers. `segments` has the names of the two texts of a pair, by
-    default as the first pair has them. `answers` are generations (see reports/generation.py).
+    default as the first pair has them. `columns` are more facts of each text, to slice by. `answers` are
+    generations (see reports/generation.py).
     """
     groups = by_text(entries)
     found = (names for group in groups for entry in group if (names := part_names(entry.attribution)))
@@ -138,6 +158,7 @@ def report_data(
         several = [label] if isinstance(label, str) else list(dict.fromkeys(label))
         text["label"] = visible(" / ".join(several))
         text["wrong"] = not _right(group[0].attribution.prediction, label)
+    add_columns(texts[: len(groups)], columns or {})
     return {
         "title": visible(title),
         "segments": [visible(name) for name in segments or next(found, PARTS)],
@@ -163,13 +184,14 @@ def share_settings(texts: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def by_text(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """Entries of the same text together; a text that comes again under the same name is a text of its own."""
+    """Entries of the same text together; what comes again, name and target too, is a text of its own."""
     groups: dict[tuple[Any, int], list[Entry]] = {}
-    seen: dict[tuple[Any, str], int] = {}
+    seen: dict[tuple[Any, str, str], int] = {}
     for entry in entries:
         text = entry.attribution.text
-        again = seen.get((text, entry.name), 0)
-        seen[text, entry.name] = again + 1
+        key = (text, entry.name, entry.attribution.target)
+        again = seen.get(key, 0)
+        seen[key] = again + 1
         groups.setdefault((text, again), []).append(entry)
     return list(groups.values())
 
@@ -187,6 +209,7 @@ def text_data(group: Sequence[Entry]) -> dict[str, Any]:
     return {
         "text": [visible(part, lines=True) for part in _sources(first)],
         "prediction": visible(first.prediction),
+        **classes(first),
         "layouts": list(layouts.values()),
         "maps": maps,
     }
@@ -207,7 +230,7 @@ def layout_data(a: Attribution) -> dict[str, Any]:
         "words": [word_of[i] for i in range(len(a.tokens))],
         "names": [_token(word) for word in a.words().tokens],
     }
-    return layout if len(sources) == 1 else {**layout, "segments": list(a.segments)}
+    return layout if len(sources) == 1 else {**layout, "segments": list(a.segments), **answer(a)}
 
 
 def _sources(a: Attribution) -> tuple[str, ...]:
@@ -246,6 +269,7 @@ def map_data(entry: Entry) -> dict[str, Any]:
         "sites": list(a.sites),
         "settings": {visible(row_name(str(name))): visible(str(value)) for name, value in a.settings.items()},
         **quantised(a.scores),
+        **sums(a),
     }
     if a.prediction != entry.attribution.target:
         made["prediction"] = visible(a.prediction)
@@ -330,7 +354,10 @@ def _game_chart(table: Table, game: str) -> Chart:
     if len(rows) < len(table.curves):
         note += " Of several layers, the best is drawn."
     done = "hidden" if game.startswith("hiding") else "revealed"
-    return Chart(f"The {game} game", series, shares, f"% of tokens {done}", "accuracy", note)
+    hits = [table.hits[row][game] for row in rows if game in table.hits.get(row, {})]
+    by_text = hits if len(hits) == len(rows) else []
+    axis = f"% of tokens {done}"
+    return Chart(f"The {game} game", series, shares, axis, "accuracy", note, by_text=by_text)
 
 
 def _best_rows(table: Table, metric: str) -> list[str]:

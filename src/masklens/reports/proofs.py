@@ -77,6 +77,7 @@ def _charts(means: Mapping[str, Mapping[int, Mapping[str, float]]]) -> list[Char
         layer_chart(
             f"Verification: {what}",
             {name: {site: values[what] for site, values in at.items()} for name, at in several.items()},
+            measure=what,
         )
         for what in DRAWN
     ]

@@ -14,6 +14,8 @@ from ..attribution import Attribution, Text
 from ..errors import MasklensError
 from .labels import visible
 
+LONGEST_SHOWN = 200
+"""characters of a text that the state of a submission shows"""
 ENDED = ("done", "failed", "cancelled")
 
 
@@ -35,6 +37,8 @@ class Submission:
     methods: list[str]
     target: Any = None
     every_site: bool = False
+    like: str | None = None
+    """the id of the submission that this one is a change of: another target, or an edit of the text"""
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     state: str = "queued"
     done: int = 0
@@ -58,7 +62,9 @@ class Submission:
         now = self.methods[self.done] if self.state == "running" and self.done < len(self.methods) else None
         shown = {name: getattr(self, name) for name in ("id", "state", "done", "passes", "result")}
         problems = [visible(problem) for problem in self.problems]
-        return shown | {"problems": problems, "total": len(self.methods), "now": now}
+        parts = [self.text] if isinstance(self.text, str) else self.text
+        text = visible(" · ".join(parts))[:LONGEST_SHOWN]
+        return shown | {"problems": problems, "total": len(self.methods), "now": now, "text": text}
 
 
 class Queue:

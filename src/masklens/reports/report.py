@@ -42,14 +42,16 @@ def report(
     panels: Sequence[Panel] = (),
     parts_of_speech: bool = False,
     guard: float | None = None,
+    columns: Mapping[str, Sequence[Any]] | None = None,
 ) -> Path:
     """Write one HTML file to look at explanations in; it opens from disk and needs no network.
 
         report(explain(subject, texts), "report.html", subject=subject)
 
     Args:
-        attributions: a list, or lists by name (several methods on the same texts stand side by side); or a
-            Generation, or a list of them.
+        attributions: a list, or lists by name (several methods on the same texts stand side by side). A text
+            may come once for each of several targets: the report then has a switch. Or a Generation, or a
+            list of them.
         subject: the model; with it every explanation is verified at every site.
         lenses: the lenses that made attributions of diffmask; they bring what stands for a removed token.
         keep: as in `verify`.
@@ -58,6 +60,7 @@ def report(
         panels: further charts, tables and word clouds (see reports/page.py).
         parts_of_speech: add tables of scores by part of speech (English; needs spaCy).
         guard: as in `verify`.
+        columns: more facts of each text by name, such as its source; the report slices its texts by them.
     """
     path = Path(path)
     if path.suffix != ".html":
@@ -68,14 +71,14 @@ def report(
     question = Question(keep=keep, guard=guard)
     entries, random = prove_all(sets, subject, lenses, question)
     further = [
-        *proof_panels(by_name(entries), random, evaluation, seconds_a_text(sets)),
+        *proof_panels(by_name(main_targets(entries)), random, evaluation, seconds_a_text(sets)),
         *knowledge_chart(lenses),
         *(evaluation_panels(evaluation) if evaluation else []),
-        *overview(sets, parts_of_speech),
+        *overview(main_sets(entries), parts_of_speech),
         *panels,
     ]
     made = (generation_data(one, subject, 0.5 if keep is None else keep) for one in answers)
-    data = report_data(entries, title, labels, further, answers=made)
+    data = report_data(entries, title, labels, further, answers=made, columns=columns)
     with whole(path) as part:
         part.write_text(report_html(data), encoding="utf-8")
     return path
@@ -94,6 +97,27 @@ def named(attributions: Sequence[Attribution] | Sets) -> dict[str, Sequence[Attr
     for attribution in attributions:
         sets.setdefault(display_name(attribution), []).append(attribution)
     return dict(sets)
+
+
+def main_targets(entries: Sequence[Entry]) -> list[Entry]:
+    """Of each text's entries under one name those that speak of the set: one target's, the prediction's if it
+    is there."""
+    main: dict[tuple[Any, str], str] = {}
+    for entry in entries:
+        a = entry.attribution
+        key = (a.text, entry.name)
+        main[key] = a.target if a.target == a.prediction else main.get(key, a.target)
+    return [
+        entry for entry in entries if entry.attribution.target == main[entry.attribution.text, entry.name]
+    ]
+
+
+def main_sets(entries: Sequence[Entry]) -> dict[str, list[Attribution]]:
+    """The same, by name."""
+    sets: dict[str, list[Attribution]] = {}
+    for entry in main_targets(entries):
+        sets.setdefault(entry.name, []).append(entry.attribution)
+    return sets
 
 
 def display_name(attribution: Attribution) -> str:
@@ -116,13 +140,19 @@ def prove_all(
     Sets of the same texts share what was run.
     """
     entries: list[Entry] = []
+    last: list[Entry] = []
     verifier: Verifier | None = None
     for name, chosen in sets.items():
         texts = [a.text for a in chosen]
         if subject is not None and (verifier is None or verifier.texts != texts):
             verifier = Verifier(subject, texts)
-        entries += prove(chosen, name, verifier, lenses, question)
-    return entries, verifier.random(question) if verifier and len(verifier.texts) > 1 else []
+        last = list(prove(chosen, name, verifier, lenses, question))
+        entries += last
+    if verifier is None or len(verifier.texts) < 2:
+        return entries, []
+    once = {id(entry) for entry in main_targets(last)}
+    tried = zip(last, verifier.random(question), strict=True)
+    return entries, [proof for entry, proof in tried if id(entry) in once]
 
 
 def prove(

@@ -78,7 +78,8 @@ def explainer(subject: Subject, choices: Mapping[str, Way], seed: int = 0) -> Ca
                 except MasklensError as error:
                     submission.problems.append(f"{name}: {in_layers(str(error))}")
                 submission.done += 1
-        submission.result = {**text_data(entries), "job": submission.id} if entries else None
+        about = {"job": submission.id, "like": submission.like}
+        submission.result = {**text_data(entries), **about} if entries else None
 
     return work
 
@@ -102,6 +103,9 @@ def application(subject: Subject, queue: Queue, choices: Mapping[str, Way], port
         made = report_data([], title, segments=subject.task.parts)
         return {**made, "texts": [one.result for one in done()]}
 
+    def told(submission: Submission) -> dict[str, Any]:
+        return {**submission.status(), "before": queue.place(submission)}
+
     def find(request: Request) -> Submission:
         submission = queue.get(request.path_params["id"])
         if submission is None:
@@ -109,18 +113,17 @@ def application(subject: Subject, queue: Queue, choices: Mapping[str, Way], port
         return submission
 
     async def page(request: Request) -> Response:
-        waiting = [one.id for one in queue.submissions() if one.state not in ENDED]
+        waiting = [told(one) for one in queue.submissions() if one.state not in ENDED]
         html = report_html(data(), {**about(subject, choices), "waiting": waiting})
         rules = f"{content_policy(live=True)}; frame-ancestors 'none'"
         return HTMLResponse(html, headers={POLICY: rules})
 
     async def submit(request: Request) -> Response:
-        submission = queue.submit(read_submission(await read_body(request), choices))
-        return JSONResponse({**submission.status(), "before": queue.place(submission)}, 202)
+        body = await read_body(request)
+        return JSONResponse(told(queue.submit(read_submission(completed(body, queue), choices))), 202)
 
     async def status(request: Request) -> Response:
-        submission = find(request)
-        return JSONResponse({**submission.status(), "before": queue.place(submission)})
+        return JSONResponse(told(find(request)))
 
     async def cancel(request: Request) -> Response:
         submission = find(request)
@@ -224,7 +227,7 @@ async def read_body(request: Any) -> Any:
 
 def read_submission(body: Any, choices: Mapping[str, Way]) -> Submission:
     """The submission that a request asks for; anything unknown in it is an error."""
-    known = {"text", "methods", "target", "every_site"}
+    known = {"text", "methods", "target", "every_site", "like"}
     if not isinstance(body, dict) or not set(body) <= known:
         raise BadRequest(400, f"send an object with {', '.join(sorted(known))}")
     methods, target = body.get("methods"), body.get("target")
@@ -237,9 +240,20 @@ def read_submission(body: Any, choices: Mapping[str, Way]) -> Submission:
         raise BadRequest(400, "target is a class id, a label name, or null")
     if not isinstance(body.get("every_site", False), bool):
         raise BadRequest(400, "every_site is true or false")
-    return Submission(
-        read_text(body.get("text")), list(dict.fromkeys(methods)), target, body.get("every_site", False)
-    )
+    text, like = read_text(body.get("text")), body.get("like")
+    return Submission(text, list(dict.fromkeys(methods)), target, body.get("every_site", False), like)
+
+
+def completed(body: Any, queue: Queue) -> Any:
+    """A body that names an earlier job, `like`, with what it does not say itself taken from that job."""
+    if not isinstance(body, dict) or body.get("like") is None:
+        return body
+    like = queue.get(body["like"]) if isinstance(body["like"], str) else None
+    if like is None:
+        raise BadRequest(404, "no such job to change; the history keeps the newest ones only")
+    text = like.text if isinstance(like.text, str) else list(like.text)
+    known = {"methods": like.methods, "target": like.target, "every_site": like.every_site}
+    return {"text": text, **known, **body}
 
 
 def read_text(text: Any) -> Text:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from ..layers import site_name
 from .colours import Scale, colours, hexadecimal, ink, scale
+from .facts import answer_tokens, class_line, sum_line
 from .labels import (
     emerged,
     part_names,
@@ -54,6 +55,8 @@ class HeatMap:
             ("prediction ", "dim"), (printable(a.prediction), "bold"), ("   target ", "dim"),
             (printable(a.target), "bold"), ("   method ", "dim"), (printable(a.method), "bold"),
         )  # fmt: skip
+        if a.probabilities:
+            yield Text(class_line(a), "dim")
         if window_note(a):
             yield Text(window_note(a), "dim")
         shown = scale(a)
@@ -66,6 +69,8 @@ class HeatMap:
                 yield Text(names[seen], "italic")
             yield block(a, tokens, widths, columns, shown)
         yield Text(legend(a, shown), "dim")
+        if sum_line(a, -1):
+            yield Text(f"{site_name(a.sites[-1])}: {sum_line(a, -1)}", "dim")
         if emerged(a):
             yield Text(emerged(a))
 
@@ -159,7 +164,9 @@ def block(
     table.add_column(width=LABEL_WIDTH - GAP, justify="right", style="dim")
     for j in columns:
         table.add_column(width=widths[j], no_wrap=True)
-    table.add_row("", *(Text(tokens[j], "dim" if a.special[j] else "bold") for j in columns))
+    marked = set(answer_tokens(a))
+    kinds = ["dim" if a.special[j] else "bold reverse" if j in marked else "bold" for j in columns]
+    table.add_row("", *(Text(tokens[j], kind) for j, kind in zip(columns, kinds, strict=True)))
     for site, row in zip(a.sites, shown.values, strict=True):
         table.add_row(site_name(site), *(cell(row[j], shown.signed, widths[j]) for j in columns))
     return table

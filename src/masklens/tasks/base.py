@@ -76,6 +76,14 @@ class Task(ABC):
     def describe(self, target: Tensor, batch: Batch) -> list[str]:
         """A name for each target, as shown to people."""
 
+    def probabilities(self, output: Tensor) -> list[dict[str, float]]:
+        """For each text the probability of every class by its name; empty where there are no classes."""
+        return [{} for _ in output]
+
+    def answers(self, target: Tensor, batch: Batch) -> list[tuple[int, int] | None]:
+        """For each text the characters of its second part that a decision spans; None for other decisions."""
+        return [None for _ in target]
+
     def agrees(self, reference: Tensor, output: Tensor, batch: Batch) -> Tensor:
         """Whether the decision is the same in both outputs: (examples,) bool."""
         same = self.predict(reference, batch) == self.predict(output, batch)

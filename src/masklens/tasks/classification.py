@@ -54,6 +54,13 @@ class Classification(Task):
     def describe(self, target: Tensor, batch: Batch) -> list[str]:
         return [self.labels[int(i)] for i in target]
 
+    def probabilities(self, output: Tensor) -> list[dict[str, float]]:
+        return self._by_name(F.softmax(output.float(), -1))
+
+    def _by_name(self, shares: Tensor) -> list[dict[str, float]]:
+        """Of rows (examples, classes)."""
+        return [dict(zip(self.labels, row, strict=True)) for row in shares.tolist()]
+
 
 class BinaryClassification(Classification):
     """Yes or no from a single logit: output (examples,); class 1 is yes."""
@@ -72,6 +79,9 @@ class BinaryClassification(Classification):
 
     def log_probability(self, output: Tensor, target: Tensor) -> Tensor:
         return F.logsigmoid(self.score(output.float(), target))
+
+    def probabilities(self, output: Tensor) -> list[dict[str, float]]:
+        return self._by_name(torch.stack([-output, output], -1).float().sigmoid())
 
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         return bernoulli_kl(reference, output)
@@ -104,6 +114,9 @@ class MultiLabel(Classification):
     def log_probability(self, output: Tensor, target: Tensor) -> Tensor:
         """The log-probability that all labels of the target are present, as independent events."""
         return self.score(F.logsigmoid(output.float()), target)
+
+    def probabilities(self, output: Tensor) -> list[dict[str, float]]:
+        return self._by_name(output.float().sigmoid())
 
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         return bernoulli_kl(reference, output).sum(-1)
@@ -143,6 +156,9 @@ class Regression(Classification):
 
     def confidence(self, output: Tensor, target: Tensor) -> Tensor:
         return self.score(output, target)
+
+    def probabilities(self, output: Tensor) -> list[dict[str, float]]:
+        return [{} for _ in output]
 
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         return (reference - output).float().square().sum(-1) / 2

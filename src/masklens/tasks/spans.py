@@ -102,6 +102,13 @@ class QuestionAnswering(Task):
     def describe(self, target: Tensor, batch: Batch) -> list[str]:
         return [span_text(batch, i, start, end) for i, (start, end) in enumerate(target.tolist())]
 
+    def answers(self, target: Tensor, batch: Batch) -> list[tuple[int, int] | None]:
+        inside = in_context(batch)
+        return [
+            (batch.offsets[i][start][0], batch.offsets[i][end][1]) if inside[i, start] else None
+            for i, (start, end) in enumerate(target.tolist())
+        ]
+
     def gold(self, labels: Sequence[Any], output: Tensor, batch: Batch) -> list[Any]:
         """The right answers to each question. They need not occur in the text that the model has read."""
         return [gold_answers(label) for label in per_text(list(labels), len(batch))]

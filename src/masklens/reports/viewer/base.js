@@ -18,6 +18,12 @@ const state = {
   query: "",
   sort: "order",
   filter: "all",
+  slices: new Map(), // values by what texts are sliced by
+  slicing: false, // whether the boxes of slices beside the list are open
+  whole: false, // whether long texts are shown to their ends
+  compare: false, // whether an edit stands beside the text that it was made of
+  editing: false,
+  target: null, // the class whose scores are shown where there are several
 };
 
 // An element with properties, attributes and children. Text is only ever set as text.
@@ -75,6 +81,8 @@ const ICONS = {
   right: "m7.500 4.500 5.500 5.500-5.500 5.500",
   list: "M3.500 5.500h13M3.500 10h13M3.500 14.500h13",
   down: "M10 3.500v9M5.500 8.500 10 13l4.500-4.500M4 16.500h12",
+  pencil: "m4 16 .8-3.600L13 4.200a1.400 1.400 0 0 1 2 0l.8.8a1.400 1.400 0 0 1 0 2L7.600 15.200zM11.500 5.700l2.800 2.800",
+  both: "M3.500 4.500h5.500v11h-5.500zM11 4.500h5.500v11H11z",
   search: "M9 3.500a5.500 5.500 0 1 0 0 11 5.500 5.500 0 0 0 0-11ZM13 13l4 4",
 };
 

@@ -52,17 +52,25 @@ const shortenedTo = (text, most) => (text.length > most ? `${text.slice(0, most 
 // The units that are drawn, tokens or groups: name, how it reads in the text, special, segment, glued.
 function unitsOf(layout, grouping) {
   const special = new Set(layout.special),
-    glued = new Set(layout.glued);
+    glued = new Set(layout.glued),
+    answer = new Set(layout.answer);
   const tokens = layout.tokens.map((name, i) => ({
     name,
     piece: layout.pieces[i] ?? name,
     special: special.has(i),
     glued: glued.has(i),
+    answer: answer.has(i),
     segment: layout.segments ? layout.segments[i] : 0,
   }));
   if (!grouping) return tokens;
-  const firsts = grouping.names.map((_, group) => grouping.of.indexOf(group));
-  return grouping.names.map((name, group) => ({ ...tokens[firsts[group]], name, piece: grouping.pieces[group] }));
+  const firsts = grouping.names.map((_, group) => grouping.of.indexOf(group)),
+    answers = new Set(layout.answer?.map((i) => grouping.of[i]));
+  return grouping.names.map((name, group) => ({
+    ...tokens[firsts[group]],
+    name,
+    piece: grouping.pieces[group],
+    answer: answers.has(group),
+  }));
 }
 
 // Everything that a picture of one map needs, for tokens or words; kept for the next time.
@@ -75,15 +83,17 @@ function viewOf(text, map, words) {
     grouping = words ? groupingOf(text, layout, words, columns) : null,
     seen = grouping ? (grouping.of[columns - 1] ?? -1) + 1 : columns;
   const scores = grouping ? rows.map((row) => mergedRow(row, grouping, map.merge).slice(0, seen)) : rows;
-  const all = scores.flat().filter((v) => v != null);
-  const signed = all.some((v) => v < 0);
-  const largest = (values) => values.reduce((top, v) => Math.max(top, Math.abs(v ?? 0)), 0) || 1;
+  const units = unitsOf(layout, grouping).slice(0, seen);
+  // special tokens do not set the scale, unless nothing else has a score
+  const size = (row, counts) => row.reduce((top, v, i) => (counts(i) ? Math.max(top, Math.abs(v ?? 0)) : top), 0),
+    ownAt = scores.map((row) => size(row, (i) => !units[i].special)),
+    strongestAt = scores.map((row, r) => ownAt[r] || size(row, () => true) || 1);
   return (map[key] = {
-    units: unitsOf(layout, grouping).slice(0, seen),
+    units,
     scores,
-    signed,
-    strongest: map.merge === "max" ? 1 : largest(all),
-    strongestAt: scores.map(largest),
+    signed: scores.some((row) => row.some((v) => v < 0)),
+    strongest: map.merge === "max" ? 1 : Math.max(...ownAt) || Math.max(...strongestAt),
+    strongestAt,
     dir: direction(text.text.join(" ")),
   });
 }

@@ -27,11 +27,13 @@ const searchable = (text) =>
 
 // The numbers of the texts that are listed, in their order.
 function listed() {
+  const chosen = new Set(inSlice());
   const words = state.query.toLocaleLowerCase().split(/\s+/).filter(Boolean);
   const found = data.texts
     .map((_, i) => i)
     .filter(
       (i) =>
+        chosen.has(data.texts[i]) &&
         FILTERS[state.filter][1](data.texts[i]) &&
         words.every((word) => searchable(data.texts[i]).includes(word)),
     );
@@ -63,6 +65,7 @@ function listPanel() {
       { class: "panel-head" },
       el("div", { class: "search-box" }, icon(ICONS.search), search),
       el("div", { class: "panel-row" }),
+      el("div", { class: "panel-slices" }),
     ),
     el("ol", { class: "list" }),
     el("p", { class: "soft count", role: "status" }),
@@ -95,17 +98,37 @@ function fillPanel() {
     select("Sort", sorts, "sort"),
     ...(filters.length > 1 ? [select("Filter", filters, "filter")] : []),
   );
+  $(".panel-slices").replaceChildren(...[slicePanel()].filter(Boolean));
   fillList();
 }
 
 function fillList() {
   const found = listed();
-  $(".list").replaceChildren(...found.map(listItem));
+  $(".list").replaceChildren(...(found.length || !data.texts.length ? found.map(listItem) : [nothingFound()]));
   $(".count").textContent =
     found.length === data.texts.length
       ? plural(found.length, "text")
       : `${found.length} of ${plural(data.texts.length, "text")}`;
   markItem();
+}
+
+const nothingFound = () =>
+  el(
+    "li",
+    { class: "nothing" },
+    el("p", { class: "soft" }, "No text ", ...(state.query.trim() ? ["has ", isolated(`“${state.query.trim()}”`)] : ["is left"]), state.query.trim() && (state.filter !== "all" || state.slices.size) ? " and passes the filter." : "."),
+    el("button", {
+      type: "button",
+      class: "more",
+      text: "Show all texts",
+      on: { click: showAll },
+    }),
+  );
+
+function showAll() {
+  Object.assign(state, { query: "", filter: "all", slices: new Map() });
+  $(".search").value = "";
+  fillPanel();
 }
 
 function listItem(i) {

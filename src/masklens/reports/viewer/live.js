@@ -2,7 +2,7 @@
 
 const live = {
   chosen: new Set(data.live.methods.filter((m) => m.chosen).map((m) => m.name)),
-  everySite: true,
+  everySite: false,
   second: data.live.pair,
   drafts: ["", ""],
   target: "",
@@ -188,7 +188,7 @@ async function submitJob() {
       target: live.target || null,
       every_site: live.everySite,
     });
-    live.jobs.set(job.id, { ...job, text: texts.join(" · ") });
+    live.jobs.set(job.id, job);
     follow(job.id);
   } catch (error) {
     live.error = error.message;
@@ -221,14 +221,18 @@ function ended(job) {
   live.jobs.delete(job.id);
   if (job.problems.length) live.error = job.problems.join("; ");
   if (!job.result) return;
-  data.texts.push(job.result);
+  data.texts = joined([...data.texts, job.result]);
   fillPanel();
-  goToText(data.texts.length - 1);
+  const index = data.texts.findIndex((text) => text.job === job.id || text.jobs?.includes(job.id)),
+    text = data.texts[index];
+  goToText(index);
+  if (text.job !== job.id) set({ target: job.result.maps[0].target });
+  else if (originalOf(text)) set({ compare: true });
 }
 
 async function forget(index) {
   const [gone] = data.texts.splice(index, 1);
-  ask("DELETE", `jobs/${gone.job}`).catch(() => {});
+  for (const job of [gone.job, ...(gone.jobs ?? [])]) ask("DELETE", `jobs/${job}`).catch(() => {});
   state.text = Math.max(0, index - 1);
   fillPanel();
   set({ picked: [] });
@@ -285,10 +289,11 @@ const liveTools = () => [
 ];
 
 function startLive() {
-  for (const id of data.live.waiting) {
-    live.jobs.set(id, { id, state: "queued", problems: [] });
-    follow(id);
+  for (const job of data.live.waiting) {
+    live.jobs.set(job.id, job);
+    follow(job.id);
   }
+  drawJobs();
   if (data.texts.length && !location.hash) goToText(data.texts.length - 1);
   $(".composer textarea")?.focus();
 }

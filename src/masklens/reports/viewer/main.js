@@ -16,7 +16,7 @@ const HELP = [
 ];
 
 function header() {
-  const tabs = data.parts.length
+  const tabs = hasSet()
     ? [
         choice(
           "View",
@@ -99,7 +99,7 @@ function draw() {
 
 function goToText(i) {
   if (!data.texts[i]) return;
-  set({ text: i, picked: [], tab: "texts" });
+  set({ text: i, picked: [], whole: false, compare: false, editing: false, tab: "texts" });
   markItem();
   scrollTo({ top: 0 });
   try {
@@ -127,7 +127,7 @@ const KEYS = {
     document.body.classList.add("panel-open");
     $(".search").focus();
   },
-  s: () => data.parts.length && set({ tab: state.tab === "set" ? "texts" : "set" }),
+  s: () => hasSet() && set({ tab: state.tab === "set" ? "texts" : "set" }),
   t: toggleTheme,
   "?": () => help.showModal(),
   Escape: () => {
@@ -152,14 +152,16 @@ document.addEventListener("keydown", (event) => {
 // On paper: every text, where there are few.
 const MOST_PRINTED = 40;
 addEventListener("beforeprint", () => {
+  state.whole = true;
   if (state.tab === "texts" && data.texts.length > 1 && data.texts.length <= MOST_PRINTED)
     main.replaceChildren(...data.texts.map((_, i) => textView(i)));
   for (const slot of $$(".map-slot, .part-slot")) slot.drawNow?.();
 });
-addEventListener("afterprint", draw);
+addEventListener("afterprint", () => set({ whole: false }));
 addEventListener("scroll", hideTip, { passive: true });
 addEventListener("hashchange", () => goToText(Number(location.hash.slice(1)) - 1));
 
+data.texts = joined(data.texts);
 document.body.append(
   header(),
   el("div", { class: "frame" }, listPanel(), el("div", { class: "veil", on: { click: closePanel } }), main),

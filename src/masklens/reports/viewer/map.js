@@ -1,17 +1,20 @@
 // The pictures of one attribution: the text in colour at one site, the map of sites x tokens, the legend.
 
 // The text with each token or word in the colour of its score at one site.
-function reading(text, map, row) {
+function reading(text, map, row, view = viewOf(text, map, state.words)) {
   if (text.steps) return foldedReading(text, map, row);
-  const view = viewOf(text, map, state.words);
   const line = el("div", { class: "reading" });
   eachSegment(text, view, (units, name) => {
-    const part = el("p", { dir: view.dir, "data-segment": name });
-    for (const run of runsOf(units)) {
+    const part = el("p", { dir: view.dir, "data-segment": name }),
+      shown = folded(units);
+    if (shown[0] !== units[0]) part.append("… ");
+    for (const run of runsOf(shown)) {
       const short = run.reduce((length, [unit]) => length + unit.piece.length, 0) < LONGEST_RUN;
       const spans = run.map(([unit, i], n) => colouredUnit(view, unit, row, i, n > 0));
       part.append(el("span", { class: short ? "run" : null }, ...spans), " ");
     }
+    if (shown.at(-1) !== units.at(-1)) part.append("… ");
+    if (units.length > LONG_PART) part.append(moreButton());
     line.append(part);
   });
   return line;
@@ -30,9 +33,11 @@ function runsOf(units) {
 
 function colouredUnit(view, unit, row, i, glued) {
   const colour = colourOf(shareAt(view, row, i), view.signed);
-  const kind = `unit ${colour}${unit.special ? " special" : ""}${glued ? " glued" : ""}`;
+  const kind = `unit ${colour}${kindOf(unit)}${glued ? " glued" : ""}`;
   return markUnit(el("span", { class: kind }, isolated(unit.piece)), row, i);
 }
+
+const kindOf = (unit) => `${unit.special ? " special" : ""}${unit.answer ? " in-answer" : ""}`;
 
 // Call with the [unit, number] pairs of each segment, and the segment's name where there are two.
 function eachSegment(text, view, call) {
@@ -73,7 +78,7 @@ function heatMap(text, map) {
 function column(view, unit, i) {
   const made = el(
     "div",
-    { class: `column${unit.special ? " special" : ""}`, "data-unit": i },
+    { class: `column${kindOf(unit)}`, "data-unit": i },
     el("b", {}, isolated(unit.name)),
   );
   view.scores.forEach((_, row) => {
@@ -106,6 +111,7 @@ function legend(map, view) {
     el("span", { class: "ramp" }, ...shares.map((s) => el("i", { class: colourOf(s, view.signed) }))),
     el("span", { text: high }),
     el("span", { class: "soft", text: meaning }),
+    view.units.some((unit) => unit.answer) ? el("span", { class: "soft", text: "· underlined: the answer" }) : null,
   );
 }
 

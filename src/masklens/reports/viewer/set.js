@@ -3,10 +3,12 @@
 const DRAWERS = { chart: (part) => lineChart(part), grid: dataTable, cloud: wordCloud };
 
 function setView() {
-  const page = el("article", { class: "set-view" });
-  const clouds = data.parts.filter((part) => part.kind === "cloud"),
-    charts = data.parts.filter((part) => part.kind === "chart");
-  const grids = data.parts.filter((part) => part.kind === "grid");
+  const page = el("article", { class: "set-view" }, ...[sliceBar(), matrixCard()].filter(Boolean));
+  const texts = inSlice(),
+    shown = data.parts.map((part) => (state.slices.size ? (slicedPart(part, texts) ?? { ...part, all: true }) : part));
+  const clouds = shown.filter((part) => part.kind === "cloud"),
+    charts = shown.filter((part) => part.kind === "chart");
+  const grids = shown.filter((part) => part.kind === "grid");
   for (const [name, parts] of [
     ["grids lead", grids.filter((part) => part.lead)],
     ["charts", charts],
@@ -28,6 +30,7 @@ function partCard(part) {
       "div",
       { class: "card-head" },
       el("h2", {}, isolated(part.title)),
+      part.all ? el("span", { class: "badge", text: "all texts", title: "Slices do not reach this part" }) : null,
       part.y_name && part.kind === "chart" ? el("span", { class: "soft", text: part.y_name }) : null,
     ),
     part.note ? el("p", { class: "soft note", text: part.note }) : null,

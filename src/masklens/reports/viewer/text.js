@@ -5,18 +5,20 @@ function textView(index) {
     maps = shownMaps(text);
   const page = el("article", { class: "text-view", "data-text": index });
   chooseUnits(text);
-  state.site ??= telling(text);
-  page.append(heading(text, index));
+  state.site ??= data.live ? 0 : telling(text);
+  if (state.compare && originalOf(text)) return compareView(originalOf(text), text, index);
+  page.append(heading(text, index, maps));
   if (text.steps) page.append(answerButtons(text));
   if (text.maps.length) page.append(el("div", { class: "bar" }, slider(sitesOf(maps)), controls(text)));
-  const cards = el("div", { class: `cards${maps.length === 1 ? " single" : ""}` });
+  const mixed = new Set(maps.map((m) => m.sites.length > 1)).size > 1;
+  const cards = el("div", { class: `cards${mixed ? " mixed" : ""}` });
   for (const map of maps) cards.append(card(text, map));
   if (!maps.length) cards.append(el("p", { class: "soft", text: "Nothing to show with these choices." }));
   page.append(cards);
   return page;
 }
 
-function heading(text, index) {
+function heading(text, index, maps) {
   const said = mapsOf(text).map(proofNow).find(Boolean)?.before;
   const predicted = () =>
     el("span", {}, "predicted ", isolated(text.prediction, "label"), isNumber(text.prediction) || !said ? "" : ` ${said}`);
@@ -30,14 +32,6 @@ function heading(text, index) {
         isolated(text.label, "label"),
       ),
     );
-  const lines = (text.steps ? [] : text.text).map((part, i) =>
-    el("p", {
-      class: part.length > 220 ? "sentence long" : "sentence",
-      dir: direction(part),
-      "data-segment": text.text.length > 1 ? data.segments[i] : null,
-      text: part,
-    }),
-  );
   return el(
     "header",
     { class: "text-head" },
@@ -49,12 +43,16 @@ function heading(text, index) {
       el(
         "span",
         { class: "steps" },
+        ...(originalOf(text) ? [iconButton("both", "Compare with the text before the edit", () => set({ compare: true }))] : []),
+        ...(data.live ? [iconButton("pencil", "Edit and compare", () => set({ editing: !state.editing }))] : []),
         ...(data.live ? [iconButton("cross", "Remove from the history", () => forget(index))] : []),
         iconButton("left", "Previous text (k)", () => step(-1)),
         iconButton("right", "Next text (j)", () => step(1)),
       ),
     ),
-    ...lines,
+    ...headLines(text, maps),
+    classRow(text),
+    state.editing && data.live ? editForm(text) : null,
   );
 }
 
@@ -222,15 +220,15 @@ function stopPlaying() {
 
 // One attribution: what it is, the text at the chosen site, its proof, the map, curves of picked tokens.
 function card(text, map) {
-  const one = el("section", { class: "card", "aria-label": map.name });
+  const one = el("section", { class: map.sites.length > 1 ? "card wide" : "card", "aria-label": map.name });
   const where = el("span", { class: "badge site" });
-  const [line, proof, picture, compared] = ["line", "proof", "map", "compare"].map((name) =>
+  const [line, proof, picture, sum, compared] = ["line", "proof", "map", "sum", "compare"].map((name) =>
     el("div", { class: `${name}-slot` }),
   );
   one.append(cardHead(text, map, where), line, proof);
   if (map.emerged) one.append(el("p", { class: "emerged" }, isolated(map.emerged)));
   one.append(picture, ...[lensRow(text, map)].filter(Boolean));
-  one.append(legend(map, viewOf(text, map, state.words)), compared, about(map));
+  one.append(legend(map, viewOf(text, map, state.words)), sum, compared, about(map));
   one.showRow = () => {
     for (const cell of $$(".chosen", one)) cell.classList.remove("chosen");
     const row = rowAt(map, state.site);
@@ -242,6 +240,7 @@ function card(text, map) {
     where.textContent = siteName(map.sites[row]);
     line.replaceChildren(reading(text, map, row));
     proof.replaceChildren(...proofBlock(text, map, row));
+    sum.replaceChildren(...sumLine(map, row));
     one.showRow();
   };
   one.showPicks = () => {
@@ -339,6 +338,10 @@ function whatIsLeft(text, map, proof) {
     if (text.text.length > 1 && unit.segment !== units[i - 1]?.segment)
       line.append(el("span", { class: "soft", text: ` ${data.segments[unit.segment]}: ` }));
     if (unit.special && !proof.removed.has(i)) return;
+    if (units.length > LONG_PART && proof.removed.has(i)) {
+      if (!proof.removed.has(i - 1)) line.append(" …");
+      return;
+    }
     if (!unit.glued) line.append(" ");
     line.append(
       proof.removed.has(i) ? el("span", { class: "gone" }, isolated(unit.piece)) : isolated(unit.piece),

@@ -1,0 +1,74 @@
+"""What a record says beside its scores: probabilities of all classes, the answer, what the scores sum to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .labels import chance, printable, visible
+
+if TYPE_CHECKING:
+    from ..attribution import Attribution
+
+MOST_CLASSES = 6
+"""that a line in a terminal names"""
+
+
+def classes(a: Attribution) -> dict[str, Any]:
+    """For the viewer: names and probabilities, most probable first; nothing where there are none."""
+    found = [[visible(name), float(f"{share:.4g}")] for name, share in ranked(a)]
+    return {"classes": found} if found else {}
+
+
+def ranked(a: Attribution) -> list[tuple[str, float]]:
+    """The classes with their probabilities, the most probable first."""
+    return sorted(a.probabilities.items(), key=lambda one: -one[1])
+
+
+def answer(a: Attribution) -> dict[str, list[int]]:
+    """For the viewer: the numbers of the tokens of the predicted answer."""
+    found = answer_tokens(a)
+    return {"answer": found} if found else {}
+
+
+def answer_tokens(a: Attribution) -> list[int]:
+    """The tokens of the second text that the predicted answer touches."""
+    if a.answer is None:
+        return []
+    first, last = a.answer
+    placed = zip(a.offsets, a.segments, a.special, strict=True)
+    return [
+        i
+        for i, ((start, end), segment, special) in enumerate(placed)
+        if segment == 1 and not special and start < last and end > first
+    ]
+
+
+def sums(a: Attribution) -> dict[str, list[list[float]]]:
+    """For the viewer: at each site what the scores sum to, and what they should; for additive methods."""
+    found = [[float(f"{value:.6g}") for value in pair] for pair in completeness(a)]
+    return {"sums": found} if found else {}
+
+
+def completeness(a: Attribution) -> list[tuple[float, float]]:
+    """At each site what the scores sum to, and what they should; nothing if the method is not additive."""
+    if not a.expected or not np.isfinite(a.scores).all():
+        return []
+    return list(zip(a.scores.sum(1, dtype=np.float64).tolist(), a.expected, strict=True))
+
+
+def sum_line(a: Attribution, row: int) -> str:
+    """What the scores of one site sum to, in words; empty for methods that are not additive."""
+    found = completeness(a)
+    if not found:
+        return ""
+    total, expected = found[row]
+    return f"scores sum to {total:.2f}; score of the text minus score of the baseline is {expected:.2f}"
+
+
+def class_line(a: Attribution) -> str:
+    """The classes with their probabilities, in words."""
+    found = [f"{printable(name)} {chance(share)}" for name, share in ranked(a)]
+    more = f" · {len(found) - MOST_CLASSES} more" if len(found) > MOST_CLASSES else ""
+    return " · ".join(found[:MOST_CLASSES]) + more
