@@ -24,7 +24,9 @@ def subject():
 
 @pytest.fixture(scope="module")
 def made(subject):
-    return ml.explain_generation(subject, "the plot is dull . who lives", max_new_tokens=4, sites="all")
+    return ml.explain_generation(
+        subject, "the plot is dull . who lives", "grad_x_input", max_new_tokens=4, sites="all"
+    )
 
 
 @pytest.mark.parametrize("ending", ["json", "parquet"])

@@ -67,7 +67,7 @@ def test_all_steps_at_once_are_each_step_alone(subject, method):
 
 def test_gradient_and_occlusion_without_any_of_masklens(subject):
     """The same from the model's own inputs_embeds."""
-    made = ml.explain_generation(subject, PROMPT, max_new_tokens=4)
+    made = ml.explain_generation(subject, PROMPT, "grad_x_input", max_new_tokens=4)
     fallen = ml.explain_generation(subject, PROMPT, "occlusion", max_new_tokens=4, baselines="zero")
     embed = subject.module.get_input_embeddings()
     for i, place in enumerate(made.places):
@@ -87,7 +87,7 @@ def test_gradient_and_occlusion_without_any_of_masklens(subject):
 
 
 def test_the_answer_is_the_models_own_greedy_one(subject):
-    made = ml.explain_generation(subject, PROMPT, max_new_tokens=5)
+    made = ml.explain_generation(subject, PROMPT, "grad_x_input", max_new_tokens=5)
     ids = list(made.ids[: made.places[0]])
     for step, place in enumerate(made.places):
         with torch.no_grad():
@@ -104,7 +104,9 @@ def test_the_answer_is_the_models_own_greedy_one(subject):
 
 def test_sampling_follows_the_seed(subject):
     answers = {
-        ml.explain_generation(subject, PROMPT, max_new_tokens=8, do_sample=True, seed=seed).ids
+        ml.explain_generation(
+            subject, PROMPT, "grad_x_input", max_new_tokens=8, do_sample=True, seed=seed
+        ).ids
         for seed in (1, 1, 2)
     }
     assert len(answers) == 2
@@ -149,9 +151,11 @@ def test_occlusion_of_a_sentence_by_hand(subject):
 
 
 def test_gradient_scores_of_units_add_up(subject):
-    tokens = ml.explain_generation(subject, PROMPT, max_new_tokens=3, sites="all")
+    tokens = ml.explain_generation(subject, PROMPT, "grad_x_input", max_new_tokens=3, sites="all")
     for units in ("words", "sentences", ["plot is", "acting"], [(0, 8)]):
-        made = ml.explain_generation(subject, PROMPT, max_new_tokens=3, sites="all", units=units)
+        made = ml.explain_generation(
+            subject, PROMPT, "grad_x_input", max_new_tokens=3, sites="all", units=units
+        )
         assert len(made.tokens) < len(tokens.tokens)
         for unit in range(len(made.tokens)):
             own = np.array(made.units) == unit
@@ -167,7 +171,7 @@ def test_a_norm_of_units_has_the_methods_own_rule(subject):
 
 def test_a_span_of_the_answer_is_the_explanation_of_a_continuation(subject):
     made = ml.explain_generation(
-        subject, PROMPT, continuation=" the red car", target=slice(0, 3), sites="all"
+        subject, PROMPT, "grad_x_input", continuation=" the red car", target=slice(0, 3), sites="all"
     )
     ids = subject.tokenizer(" the red car", add_special_tokens=False)["input_ids"]
     wanted = [Continuation([], ids[:3])]
@@ -178,7 +182,9 @@ def test_a_span_of_the_answer_is_the_explanation_of_a_continuation(subject):
 
 
 def test_a_rather_than_b(subject):
-    made = ml.explain_generation(subject, PROMPT, continuation=" the red car", target=("red", "dull"))
+    made = ml.explain_generation(
+        subject, PROMPT, "grad_x_input", continuation=" the red car", target=("red", "dull")
+    )
     batch = [subject.tokenizer(word, add_special_tokens=False)["input_ids"] for word in (" red", " dull")]
     red, dull = (ids[-1] for ids in batch)
     ids = list(made.ids[: made.places[0]])
@@ -201,7 +207,7 @@ def test_a_rather_than_b(subject):
 )
 def test_targets_that_are_not_there(subject, target, said):
     with pytest.raises(TargetError, match=said):
-        ml.explain_generation(subject, PROMPT, continuation=" the red car", target=target)
+        ml.explain_generation(subject, PROMPT, "grad_x_input", continuation=" the red car", target=target)
 
 
 @pytest.mark.parametrize(
@@ -240,18 +246,20 @@ def test_a_model_that_looks_ahead_shares_no_runs():
 
     tokenizer = tiny.wordpiece()
     subject = ml.Subject(model, tokenizer, task=CausalLM(tokenizer))
-    made = ml.explain_generation(subject, "the plot is dull", continuation=" and the acting", sites="all")
+    made = ml.explain_generation(
+        subject, "the plot is dull", "grad_x_input", continuation=" and the acting", sites="all"
+    )
     for i, place in enumerate(made.places):
         one = alone(subject, made, i, "grad_x_input", {})
         np.testing.assert_allclose(made.scores[i, :, :place], one, atol=1e-4)
 
 
 def test_the_padding_side_of_the_tokenizer_does_not_matter(subject):
-    made = ml.explain_generation(subject, PROMPT, max_new_tokens=3)
+    made = ml.explain_generation(subject, PROMPT, "grad_x_input", max_new_tokens=3)
     side = subject.tokenizer.padding_side
     try:
         subject.tokenizer.padding_side = "left"
-        assert ml.explain_generation(subject, PROMPT, max_new_tokens=3) == made
+        assert ml.explain_generation(subject, PROMPT, "grad_x_input", max_new_tokens=3) == made
     finally:
         subject.tokenizer.padding_side = side
 
@@ -259,7 +267,7 @@ def test_the_padding_side_of_the_tokenizer_does_not_matter(subject):
 def test_the_model_is_left_as_it_was(subject):
     before = {name: value.clone() for name, value in subject.module.state_dict().items()}
     learning = [p.requires_grad for p in subject.module.parameters()]
-    ml.explain_generation(subject, PROMPT, max_new_tokens=2, sites="all")
+    ml.explain_generation(subject, PROMPT, "grad_x_input", max_new_tokens=2, sites="all")
     assert all(torch.equal(value, before[name]) for name, value in subject.module.state_dict().items())
     assert [p.requires_grad for p in subject.module.parameters()] == learning
     assert not any(m._forward_hooks for m in subject.module.modules())
@@ -300,7 +308,7 @@ def test_characters_of_answer_tokens():
 
 
 def test_a_step_is_an_attribution(subject):
-    made = ml.explain_generation(subject, PROMPT, max_new_tokens=4, sites="all")
+    made = ml.explain_generation(subject, PROMPT, "grad_x_input", max_new_tokens=4, sites="all")
     for i, one in enumerate(made.attributions()):
         assert one.text == made.text[: made.ends[i]] and len(one.tokens) == made.places[i]
         assert one.target == made.pieces[i] and one.prediction == one.target
@@ -313,7 +321,7 @@ def test_a_step_is_an_attribution(subject):
 
 def test_verification_by_hand(subject):
     """A token that is removed becomes the fill token and is not attended to."""
-    made = ml.explain_generation(subject, PROMPT, max_new_tokens=3, units="words")
+    made = ml.explain_generation(subject, PROMPT, "grad_x_input", max_new_tokens=3, units="words")
     proofs = ml.verify_generation(subject, made, keep=0.5)
     for i, proof in enumerate(proofs):
         place = made.places[i]
@@ -331,7 +339,7 @@ def test_verification_by_hand(subject):
 
 
 def test_nothing_changes_when_all_is_kept_and_random_scores_remove_other_units(subject):
-    made = ml.explain_generation(subject, PROMPT, max_new_tokens=3)
+    made = ml.explain_generation(subject, PROMPT, "grad_x_input", max_new_tokens=3)
     assert all(p.prediction_kept and p.divergence < 1e-5 for p in ml.verify_generation(subject, made, keep=1))
     drawn = replace(made, scores=np.random.default_rng(0).random(made.scores.shape))
     first, second = (ml.verify_generation(subject, one) for one in (made, drawn))
@@ -340,6 +348,8 @@ def test_nothing_changes_when_all_is_kept_and_random_scores_remove_other_units(s
 
 
 def test_a_span_can_be_verified(subject):
-    made = ml.explain_generation(subject, PROMPT, continuation=" the red car", target=slice(0, 3))
+    made = ml.explain_generation(
+        subject, PROMPT, "grad_x_input", continuation=" the red car", target=slice(0, 3)
+    )
     (proof,) = ml.verify_generation(subject, made, keep=1)
     assert proof.prediction_kept and proof.divergence < 1e-5

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..generation import Generation
     from ..model.subject import Subject
 
-DEFAULT_METHOD = "grad_x_input"
+DEFAULT_METHOD = "gradient"
 """one walk back through the model for each token of the answer"""
 MOST_BYTES = 10**8
 

@@ -67,31 +67,30 @@ def random_orders(views: Views, seed: int = 0) -> list[Ranking]:
 def median_need(views: Views, orders: Sequence[Ranking], margin: float = MARGIN) -> np.ndarray:
     """How many tokens random orders and their reversals need, the median, (texts,).
 
-    Growing parts of each text are tried, `PARTS`, until at least half of the orders suffice. Between that
-    part and the one before it, the share of orders that suffice is taken to grow evenly.
+    An order holds at one of the `PARTS` of a text if that part and all larger ones suffice, as in `fewest`.
+    The median is where half of the orders hold. Between two parts their share is taken to grow evenly.
     """
-    before, share_before = np.zeros(len(views)), np.zeros(len(views))
-    found, rows = views.counts.astype(float), np.arange(len(views))
-    for part in PARTS:
-        counts = (views.counts[rows] * part).astype(int)
-        share = _holding(views, orders, rows, counts, margin)
-        there, step = share >= 0.5, np.maximum(share - share_before[rows], 0.5 / len(orders))
-        middle = before[rows] + (0.5 - share_before[rows]) / step * (counts - before[rows])
-        found[rows[there]] = middle[there]
-        before[rows], share_before[rows] = counts, share
-        rows = rows[~there]
-    return found
+    counts = np.stack([(views.counts * part).astype(int) for part in PARTS])  # (parts, texts)
+    holding = np.stack(
+        [_holding(views, orders, count, margin) for count in counts[:-1]]
+    )  # (parts, orders, texts)
+    held = np.logical_and.accumulate(holding[::-1])[::-1].mean(1)
+    shares = np.concatenate([held, np.ones((1, len(views)))])  # the whole text always suffices
+    return np.array([_crossing(*one) for one in zip(shares.T, counts.T, strict=True)])
 
 
-def _holding(
-    views: Views, orders: Sequence[Ranking], rows: np.ndarray, counts: np.ndarray, margin: float
-) -> np.ndarray:
-    """The share of the orders and their reversals of which so many tokens suffice, (rows,)."""
-    if (counts == views.counts[rows]).all():
-        return np.ones(len(rows))
-    both = [order.first(counts, rows) for one in orders for order in (one, one.reversed())]
-    found = views.read(np.tile(rows, len(both)), np.concatenate(both))
-    return suffices(found, margin).reshape(len(both), -1).mean(0)
+def _holding(views: Views, orders: Sequence[Ranking], counts: np.ndarray, margin: float) -> np.ndarray:
+    """(orders, texts) bool: whether so many tokens suffice, for the orders and their reversals."""
+    both = np.stack([one.first(counts) for order in orders for one in (order, order.reversed())], axis=1)
+    return suffices(views.read_steps(both), margin).T
+
+
+def _crossing(shares: np.ndarray, counts: np.ndarray) -> float:
+    """The count at which growing shares reach one half."""
+    after = int(np.argmax(shares >= 0.5))
+    if after == 0:
+        return float(counts[0])
+    return float(np.interp(0.5, shares[after - 1 : after + 1], counts[after - 1 : after + 1]))
 
 
 def contrasts(views: Views, orders: Sequence[Ranking]) -> np.ndarray:

@@ -30,7 +30,7 @@ STEPS_AT_ONCE = 16
 def explain_generation(
     subject: Any,
     prompt: str | Messages,
-    method: str = "grad_x_input",
+    method: str = "gradient",
     max_new_tokens: int = 64,
     continuation: str | None = None,
     units: Any = "tokens",
