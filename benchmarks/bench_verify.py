@@ -19,7 +19,7 @@ import numpy as np
 import masklens as ml
 from masklens.evaluation.verify import Verification, Verifier
 from masklens.model.masking import Masked
-from masklens.verification import LEVEL
+from masklens.records.verification import LEVEL
 
 from .reference import Missing, agnews_test, checkpoint, sst2_dev
 

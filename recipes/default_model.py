@@ -24,8 +24,8 @@ from safetensors.torch import load_file, save_file
 from masklens import DiffMask, Subject
 from masklens.diffmask.judging import judge
 from masklens.diffmask.texts import FrozenTexts
-from masklens.layers import site_name
 from masklens.model.default import HOME, OVER
+from masklens.records.layers import site_name
 
 PIECES = 8000
 GENERAL_WORDS = 12_000

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from masklens.attribution import Attribution
-from masklens.verification import Verification
+from masklens.records.verification import Verification
 
 
 def make(tokens=("[CLS]", "good", "[SEP]"), scores=None, text="good", method="gradient", settings=None):

@@ -7,11 +7,10 @@ from typer.testing import CliRunner
 
 import masklens as ml
 import tiny
-from masklens.checks import did_you_mean
 from masklens.cli.main import app
 from masklens.corpus import Job, run
 from masklens.corpus.local import devices
-from masklens.errors import MasklensError, MethodError, ModelError, TargetError
+from masklens.errors import MasklensError, MethodError, ModelError, TargetError, did_you_mean
 from masklens.model.devices import check_device
 from masklens.reports.page import Entry, report_data
 

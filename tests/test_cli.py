@@ -273,7 +273,7 @@ def test_an_evaluation_fits_the_terminal(monkeypatch, capsys):
 
 def test_layers_of_a_corpus_run_are_named():
     from masklens.errors import SiteError
-    from masklens.layers import site_name, site_number
+    from masklens.records.layers import site_name, site_number
 
     assert [site_number(site_name(site)) for site in range(5)] == list(range(5))
     for wrong in ("3", "block", "block 0", "layer 2"):

@@ -12,7 +12,7 @@ from tests import tiny
 import masklens as ml
 from hostile import HOSTILE
 from masklens.errors import FileError
-from masklens.generation import Guess, row
+from masklens.records.generation import Guess, row
 
 MESSAGE = [{"role": "user", "content": "the plot is dull. the acting is worse."}]
 

@@ -8,8 +8,7 @@ import torch
 
 import masklens as ml
 import tiny
-from masklens.checks import LARGEST_SEED
-from masklens.errors import LensError, MasklensError, MethodError, ModelError, TextError
+from masklens.errors import LARGEST_SEED, LensError, MasklensError, MethodError, ModelError, TextError
 from masklens.methods.registry import METHODS, load_all
 
 load_all()

@@ -3,7 +3,7 @@
 import pytest
 
 from masklens.errors import TextError
-from masklens.units import Layout, Turn, unit_groups
+from masklens.records.units import Layout, Turn, unit_groups
 
 TEXT = "Dr. Who? It costs 3.50 in all.\nNew line。再见。 Bye"
 WORDS = [

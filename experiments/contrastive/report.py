@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from masklens.layers import site_name
+from masklens.records.layers import site_name
 
 from ..parts import Found, Parts
 from ..results import commits_of, made_by, table, write_results

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from masklens.layers import site_name
+from masklens.records.layers import site_name
 
 from ..parts import Found
 from ..results import (

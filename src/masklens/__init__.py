@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from .evaluation.evaluate import evaluate
     from .evaluation.generation import verify_generation
     from .evaluation.verify import verify
-    from .generation import Generation, load, save
     from .methods.explain import explain
     from .methods.generation import explain_generation
     from .methods.logit_lens import layer_predictions
     from .model.families import register_family
     from .model.subject import Subject
     from .model.windows import windows
+    from .records.generation import Generation, load, save
     from .reports.report import report
 
     def methods() -> list[str]:
@@ -63,12 +63,12 @@ _HOME = {
     "evaluate": "evaluation",
     "explain": "methods.explain",
     "explain_generation": "methods.generation",
-    "Generation": "generation",
+    "Generation": "records.generation",
     "layer_predictions": "methods.logit_lens",
-    "load": "generation",
+    "load": "records.generation",
     "register_family": "model.families",
     "report": "reports.report",
-    "save": "generation",
+    "save": "records.generation",
     "verify": "evaluation",
     "verify_generation": "evaluation",
     "windows": "model.windows",

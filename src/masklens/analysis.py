@@ -21,7 +21,7 @@ import numpy as np
 from .attribution import Attribution
 from .bootstrap import RunningMean, sample_weights
 from .errors import MethodError
-from .layers import site_name
+from .records.layers import site_name
 from .words import best_shared
 
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from .errors import FileError
 from .files import FileModel, PlainText, check_writable, encodable, validate, whole
 from .files.formats import Columns, records
-from .layers import site_name
-from .verification import Verification, from_record, verification_record, verification_schema
+from .records.layers import site_name
+from .records.verification import Verification, from_record, verification_record, verification_schema
 from .words import word_groups, word_span
 
 Text = str | tuple[str, str]

@@ -15,7 +15,7 @@ from masklens.diffmask.networks import rows_for
 from masklens.diffmask.published import Lookahead, PublishedProbe, train
 from masklens.diffmask.trainer import Settings
 from masklens.errors import LensError, TrainingError
-from masklens.layers import site_name
+from masklens.records.layers import site_name
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*training texts are few")
 FIT = {"steps": 30, "batch_size": 16, "margin": 0.05, "recipe": "published"}

@@ -23,7 +23,7 @@ from masklens.evaluation.sufficiency import (
     suffices,
 )
 from masklens.evaluation.verify import Verifier, tied
-from masklens.verification import LEVEL, control_line
+from masklens.records.verification import LEVEL, control_line
 from records import make, proved
 
 LONG = "the fast is a . the . a is enjoyable the . is a the . a is plot ."

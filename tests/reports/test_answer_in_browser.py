@@ -9,9 +9,9 @@ import pytest
 
 import masklens as ml
 from hostile import HOSTILE
-from masklens.generation import Generation, Guess
+from masklens.records.generation import Generation, Guess
+from masklens.records.units import Turn
 from masklens.reports.generation import folds, generation_data
-from masklens.units import Turn
 
 
 def answered(sentences: int = 2, words: int = 4, steps: int = 3) -> Generation:

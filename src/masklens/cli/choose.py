@@ -31,7 +31,7 @@ def choose(ctx: typer.Context) -> None:
     """Choose a method for what evaluate was given, and print the tables and the command."""
     given = ctx.params
     with working():
-        from ..checks import check_seed
+        from ..errors import check_seed
         from ..files import check_writable, whole
 
         changed = {name: ctx.get_parameter_source(name).name != "DEFAULT" for name in MEASURES}  # type: ignore[union-attr]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from ..layers import site_number
 from ..model.default import HOME
 from ..progress import stage
+from ..records.layers import site_number
 from . import options
 from .console import print_json, show, tell, working
 from .inputs import read_options, read_target

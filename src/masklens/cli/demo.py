@@ -13,9 +13,9 @@ import masklens
 
 from ..files import check_writable
 from ..files.reading import read_labels, read_texts
-from ..layers import site_name
 from ..model.default import HOME, OVER
 from ..progress import stage
+from ..records.layers import site_name
 from . import options
 from .console import draw, print_json, working
 from .inputs import load_subject
@@ -23,7 +23,7 @@ from .inputs import load_subject
 if TYPE_CHECKING:
     from ..attribution import Attribution
     from ..evaluation.table import Table
-    from ..verification import Verification
+    from ..records.verification import Verification
 
 REVIEWS = HOME.parent / "reviews.csv"
 INPUTS = "diffmask (inputs)"
@@ -62,7 +62,7 @@ class Demo(NamedTuple):
 def run(out: Path, device: str | None = None, seed: int = 0) -> Demo:
     """Explain the packaged reviews in four ways, write OUT/report.html, and say what is in it."""
     from ..evaluation.verify import Verifier
-    from ..verification import control_line
+    from ..records.verification import control_line
 
     check_writable(out / "report.html")
     subject = load_subject(None, device)

@@ -79,8 +79,8 @@ def evaluate(
         choose_method(ctx)
         return
     with working():
-        from ..checks import check_seed
         from ..corpus.shards import corpus_runs
+        from ..errors import check_seed
         from ..evaluation.evaluate import check_metrics
         from ..evaluation.imported import read_attributions
         from ..files import check_writable

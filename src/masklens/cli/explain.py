@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ..layers import site_number
 from ..progress import stage
+from ..records.layers import site_number
 from . import options
 from .console import draw, print_json, tell, working
 from .generate import answer_all, gather_prompts, keep_answers, show_answers
@@ -66,7 +66,7 @@ def explain(
     """
     with working():
         from ..attribution import record
-        from ..checks import check_seed
+        from ..errors import check_seed
         from ..reports.export import check_output, write
 
         if out:
@@ -139,8 +139,8 @@ def prove(
     A lens brings its own baseline.
     """
     from ..evaluation.verify import Question, Verifier
-    from ..layers import site_name
-    from ..verification import control_line
+    from ..records.layers import site_name
+    from ..records.verification import control_line
 
     question, lines, proved = Question(guard=guard), [], {}
     with stage("verifying"):

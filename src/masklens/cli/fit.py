@@ -13,7 +13,7 @@ import typer
 
 import masklens
 
-from ..layers import site_name
+from ..records.layers import site_name
 from . import options
 from .console import print_json, show, tell, working
 from .inputs import gather, load_subject
@@ -64,9 +64,9 @@ def fit(
       masklens fit --model FOLDER --data reviews.csv --over states --out my_lens
     """
     with working():
-        from ..checks import check_seed
         from ..diffmask.processes import is_main, own_device
         from ..diffmask.trainer import Settings
+        from ..errors import check_seed
         from ..files import check_folder_writable
 
         def say(message: str) -> None:

@@ -18,8 +18,8 @@ from .inputs import read_options
 if TYPE_CHECKING:
     from ..attribution import Text
     from ..evaluation.verify import Verification
-    from ..generation import Generation
     from ..model.subject import Subject
+    from ..records.generation import Generation
 
 DEFAULT_METHOD = "gradient"
 """one walk back through the model for each token of the answer"""
@@ -84,8 +84,8 @@ def show_answers(
 
 
 def print_answers(made: Sequence[Generation], proofs: Sequence[Sequence[Verification]] | None) -> None:
-    from ..generation import row
-    from ..verification import verification_record
+    from ..records.generation import row
+    from ..records.verification import verification_record
 
     rows = [row(one) for one in made]
     for one, proof in zip(rows, proofs or [], strict=False):

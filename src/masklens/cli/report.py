@@ -63,7 +63,7 @@ def report(
     """
     with working():
         from ..analysis import load_spacy
-        from ..checks import check_seed
+        from ..errors import check_seed
         from ..evaluation.imported import read_attributions
         from ..files import check_writable
         from ..reports.report import first_texts, holds_attributions, named

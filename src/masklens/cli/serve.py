@@ -32,7 +32,7 @@ def serve(
       masklens serve --model FOLDER --lens LENS_FOLDER --port 0
     """
     with working():
-        from ..checks import check_seed
+        from ..errors import check_seed
         from ..reports.serve import check_installed
         from ..reports.serve import serve as serve_page
 

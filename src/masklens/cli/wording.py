@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import sys
 
-from ..layers import in_layers
+from ..records.layers import in_layers
 
 PHRASES = {
     "give Subject truncate=True": "give --truncate",

@@ -11,8 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..checks import check_seed
-from ..errors import CorpusError, LensError, MethodError, ModelError
+from ..errors import CorpusError, LensError, MethodError, ModelError, check_seed
 from ..files import FileModel, file_system, parse, reason
 from ..files.formats import STANDARD_INPUT, Columns
 from ..files.reading import check_columns

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from ..attribution import Attribution, from_row, schema
 from ..errors import CorpusError
 from ..model.batch import Batch
-from ..verification import Verification, verification_record
+from ..records.verification import Verification, verification_record
 from .job import DATA, MANIFEST, REJECTS, read_manifest
 from .storage import Folder
 

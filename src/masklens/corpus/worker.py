@@ -20,7 +20,7 @@ from ..methods.registry import Request, find
 from ..model.batch import Batch
 from ..model.memory import BatchSize, out_of_memory, tokens_at_once
 from ..model.subject import Subject
-from ..verification import Verification
+from ..records.verification import Verification
 from .job import Job
 from .shards import SCHEMA, Place, Reject, columns_of, row_id, table_of
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..layers import site_name
+from ..records.layers import site_name
 from ..tasks.classification import Classification, MultiLabel, Regression
 from .judging import masked_outputs
 from .networks import THRESHOLD, Probe

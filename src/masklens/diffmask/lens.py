@@ -21,16 +21,15 @@ import torch
 from torch import Tensor
 
 from ..attribution import Attribution, Text
-from ..checks import check_seed, did_you_mean
-from ..errors import LensError, MethodError, TrainingError
+from ..errors import LensError, MethodError, TrainingError, check_seed, did_you_mean
 from ..files import check_folder_writable, held, whole
-from ..layers import site_name
 from ..methods.registry import Request, register
 from ..model.batch import as_texts
 from ..model.default import HOME
 from ..model.masking import Baseline
 from ..model.subject import Subject
 from ..progress import stage
+from ..records.layers import site_name
 from .class_bias import class_biases
 from .forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
 from .identity import identity

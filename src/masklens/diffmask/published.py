@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from ..errors import TrainingError
-from ..layers import site_name
 from ..model.masking import edited_run
 from ..model.subject import Subject
+from ..records.layers import site_name
 from .gates import HardConcrete
 from .judging import judge
 from .networks import MaskRow, Over, seeded

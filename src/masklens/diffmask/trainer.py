@@ -24,11 +24,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..checks import check_seed
-from ..errors import TrainingError
+from ..errors import TrainingError, check_seed
 from ..files import FileModel, parse, whole
-from ..layers import site_name
 from ..progress import showing, stage
+from ..records.layers import site_name
 from .judging import Judged
 from .multipliers import Offsets, Prices
 from .networks import MaskRow

@@ -17,14 +17,14 @@ import numpy as np
 
 from ..attribution import Attribution, Text
 from ..errors import MasklensError, MethodError, TextError
-from ..layers import in_layers, site_name
 from ..methods.explain import chosen_sites, explain
 from ..methods.registry import METHODS, load_all
 from ..methods.ways import Way, find_ways
 from ..model.batch import as_texts
 from ..model.subject import Subject, as_subject
 from ..progress import showing, stage
-from ..verification import LEVEL, Verification, standing
+from ..records.layers import in_layers, site_name
+from ..records.verification import LEVEL, Verification, standing
 from .table import Cell, Table, cell
 from .verify import Verifier, is_keep_probability
 

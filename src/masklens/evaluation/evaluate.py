@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..attribution import Attribution
-from ..checks import check_seed, did_you_mean
-from ..errors import MethodError
+from ..errors import MethodError, check_seed, did_you_mean
 from ..model.subject import as_subject
 from ..progress import track
 from ..tasks.answers import answer_scores

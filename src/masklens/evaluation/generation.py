@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import MethodError, ModelError
-from ..generation import Generation
 from ..methods.generation import Dialogue, Step, reads_causally, step_batch
 from ..methods.registry import Request
 from ..model.prompt import Prompt
 from ..model.subject import Subject, as_subject
+from ..records.generation import Generation
 from ..tasks.lm import CausalLM, Continuation
 from .masking import Known, Views
 from .ranking import Ranking

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..bootstrap import interval
 from ..files import whole
-from ..layers import row_name
+from ..records.layers import row_name
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from ..checks import did_you_mean
-from ..errors import FileError
+from ..errors import FileError, did_you_mean
 from . import file_system, is_url, reason
 from .formats import (
     NOT_UTF8,

@@ -12,8 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from ..attribution import Attribution, Explanations, Text
-from ..checks import check_seed
-from ..errors import OutputError
+from ..errors import OutputError, check_seed
 from ..model.batch import Batch, as_texts
 from ..model.memory import BatchSize, tokens_at_once
 from ..model.subject import Subject, as_subject

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import MethodError, ModelError, TargetError, TextError
-from ..generation import Generation, Guess
 from ..model.batch import Batch
 from ..model.prompt import Messages, Prompt, beginnings, read_prompt
 from ..model.subject import Subject, as_subject
+from ..records.generation import Generation, Guess
+from ..records.units import Layout, check_units, unit_groups
 from ..tasks.lm import CausalLM, Continuation
-from ..units import Layout, check_units, unit_groups
 from ..words import Span, word_span
 from .explain import chosen_sites, finite_scores, run_method, shown_settings
 from .registry import Method, Request, find

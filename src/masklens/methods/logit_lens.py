@@ -19,10 +19,10 @@ from torch import Tensor
 
 from ..attribution import Text
 from ..errors import MethodError
-from ..layers import site_name
 from ..model.batch import Batch
 from ..model.memory import in_halves
 from ..model.subject import Subject, as_subject
+from ..records.layers import site_name
 from ..tasks.base import Task
 from ..tasks.classification import Classification, Regression
 from ..tasks.lm import LanguageModel

@@ -21,8 +21,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..checks import did_you_mean
-from ..errors import MethodError
+from ..errors import MethodError, did_you_mean
 from ..model.batch import Batch
 from ..model.subject import Run, Subject
 

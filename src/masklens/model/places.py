@@ -6,8 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from ..checks import did_you_mean
-from ..errors import ModelError
+from ..errors import ModelError, did_you_mean
 
 
 def check_place(path: str | os.PathLike[str], gguf_file: str | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..errors import ModelError, TextError
-from ..units import Turn
+from ..records.units import Turn
 from ..words import Span
 from .batch import Batch, TokenizerEncoder
 from .subject import Subject

@@ -9,8 +9,8 @@ from typing import Any
 from ..attribution import Attribution, save
 from ..errors import FileError
 from ..files import check_writable, whole
-from ..generation import Generation
-from ..generation import save as save_records
+from ..records.generation import Generation
+from ..records.generation import save as save_records
 
 DOTS_PER_INCH = 150
 TALLEST = 2**16 / DOTS_PER_INCH

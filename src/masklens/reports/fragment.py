@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..layers import row_name, site_name
+from ..records.layers import row_name, site_name
 from .colours import MISSING, Scale, Theme, colours, hexadecimal, ink, scale
 from .labels import part_names, printable, proof_sentences, shortened, with_probability
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
-    from ..generation import Generation
+    from ..records.generation import Generation
 
 LEVELS = 40
 """steps of colour between no score and the strongest"""

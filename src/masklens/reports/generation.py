@@ -8,8 +8,8 @@ from typing import Any
 
 from ..evaluation.generation import verify_generation
 from ..evaluation.verify import Verification
-from ..generation import Generation, Guess
-from ..units import Layout, unit_groups
+from ..records.generation import Generation, Guess
+from ..records.units import Layout, unit_groups
 from .labels import visible
 from .page import Entry, layout_data, map_data
 

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 from matplotlib.textpath import text_to_path
 
-from ..layers import site_name
+from ..records.layers import site_name
 from .colours import MISSING, Scale, colours, ink, scale
 from .labels import caption, part_names, printable, shortened
 from .terminal import blocks
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from ..attribution import Attribution
-    from ..generation import Generation
+    from ..records.generation import Generation
 
 POINT = 1 / 72
 """inches"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..layers import site_name
+from ..records.layers import site_name
 from .page import Chart, layer_chart
 
 NORMAL_95 = 1.96

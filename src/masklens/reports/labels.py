@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from unicodedata import category
 
-from ..layers import site_name
+from ..records.layers import site_name
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
-    from ..verification import Verification
+    from ..records.verification import Verification
 
 PARTS = ("first text", "second text")
 """where a record does not say what its texts are"""

@@ -10,7 +10,7 @@ import numpy as np
 from ..attribution import Attribution
 from ..evaluation.specificity import class_words
 from ..evaluation.verify import is_keep_probability
-from ..layers import site_name
+from ..records.layers import site_name
 from .page import Cloud, Grid, Panel, layer_chart
 
 if TYPE_CHECKING:

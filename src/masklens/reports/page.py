@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import TargetError
-from ..layers import row_name, site_name
+from ..records.layers import row_name, site_name
 from ..tasks.answers import exact_match
 from ..words import word_groups
 from .facts import answer, classes, sums
@@ -33,7 +33,7 @@ from .slices import add_columns
 if TYPE_CHECKING:
     from ..attribution import Attribution
     from ..evaluation.table import Table
-    from ..verification import Verification
+    from ..records.verification import Verification
 
 STEPS = 2**15 - 1
 """a score is kept as a whole number of parts of its site's largest: so many parts"""

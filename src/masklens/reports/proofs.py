@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..layers import site_name
-from ..verification import LEVEL, control_line, standing
+from ..records.layers import site_name
+from ..records.verification import LEVEL, control_line, standing
 from .page import Chart, Entry, Grid, Panel, layer_chart
 
 if TYPE_CHECKING:
     from ..evaluation.table import Table
-    from ..verification import Verification
+    from ..records.verification import Verification
 
 Proofs = Mapping[str, Mapping[int, Sequence["Verification"]]]
 """by name and site"""

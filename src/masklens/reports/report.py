@@ -13,8 +13,8 @@ from ..evaluation.imported import holds_attributions as holds_attributions
 from ..evaluation.table import Table
 from ..evaluation.verify import Question, Verifier
 from ..files import check_writable, whole
-from ..generation import Generation
-from ..verification import Verification
+from ..records.generation import Generation
+from ..records.verification import Verification
 from .generation import generation_data
 from .knowledge import knowledge_chart
 from .overview import overview

@@ -18,11 +18,11 @@ from typing import Any
 from ..attribution import Text, record
 from ..errors import MasklensError, MethodError
 from ..evaluation.verify import Verifier
-from ..layers import in_layers
 from ..methods.explain import explain
 from ..methods.ways import Way, ways
 from ..model.subject import Subject
 from ..model.tap import watch
+from ..records.layers import in_layers
 from ..tasks.spans import QuestionAnswering
 from .page import Entry, content_policy, report_data, report_html, text_data
 from .queue import ENDED, Queue, Submission

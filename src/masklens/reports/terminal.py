@@ -14,7 +14,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from ..layers import site_name
+from ..records.layers import site_name
 from .colours import Scale, colours, hexadecimal, ink, scale
 from .facts import answer_tokens, class_line, sum_line
 from .labels import (
@@ -30,9 +30,9 @@ from .labels import (
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
-    from ..generation import Generation
     from ..methods.logit_lens import LayerPredictions
-    from ..verification import Verification
+    from ..records.generation import Generation
+    from ..records.verification import Verification
 
 LABEL_WIDTH = 11
 GAP = 1

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..checks import did_you_mean
-from ..errors import TargetError
+from ..errors import TargetError, did_you_mean
 from ..model.batch import Batch
 from .base import Task, per_text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .errors import SiteError
+from ..errors import SiteError
 
 
 def site_name(site: int) -> str:

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from . import attribution
-from .attribution import LARGEST_SCORE, MOST_CELLS, MOST_TOKENS, Attribution, Site, Word
-from .errors import FileError
-from .files import FileModel, PlainText, check_writable, validate, whole
-from .files.formats import Columns, records
+from .. import attribution
+from ..attribution import LARGEST_SCORE, MOST_CELLS, MOST_TOKENS, Attribution, Site, Word
+from ..errors import FileError
+from ..files import FileModel, PlainText, check_writable, validate, whole
+from ..files.formats import Columns, records
 from .units import Turn
 
 
@@ -139,12 +139,12 @@ class Generation:
 
     def plot(self, ax: Any = None, site: int | None = None) -> Any:
         """Draw steps x tokens at one site, by default the first, and return the axes."""
-        from .reports.heatmap import plot_steps
+        from ..reports.heatmap import plot_steps
 
         return plot_steps(self, ax=ax, site=self.sites[0] if site is None else site)
 
     def _repr_html_(self) -> str:
-        from .reports.fragment import steps_fragment
+        from ..reports.fragment import steps_fragment
 
         return steps_fragment(self)
 

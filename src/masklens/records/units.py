@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .errors import TextError
-from .words import Span, word_groups
+from ..errors import TextError
+from ..words import Span, word_groups
 
 KINDS = ("tokens", "words", "sentences", "turns")
 END = re.compile(r"(?<=[.!?])[\"')\]»”’]*\s+|(?<=[。！？])|\n+")

@@ -1,0 +1,1 @@
+"""What masklens gives back, beside attributions: answers, verifications, units and the names of layers."""
