@@ -21,6 +21,7 @@ from masklens.methods.registry import METHODS
 from masklens.methods.ways import Way
 from masklens.model.batch import TokenizerEncoder
 from masklens.model.tap import Point
+from masklens.records.layers import site_number
 from masklens.tasks.classification import Classification
 from records import make
 
@@ -209,7 +210,7 @@ def test_the_command_that_is_printed_works(reviews):
     records = json.loads(pasted.stdout)
     assert len(records) == 5 and {r["method"] for r in records} == {words[words.index("--method") + 1]}
     sites = {tuple(r["sites"]) for r in records}
-    assert sites == {(ml.layers.site_number(words[words.index("--layer") + 1]),)}
+    assert sites == {(site_number(words[words.index("--layer") + 1]),)}
 
 
 def test_a_lens_can_be_chosen_and_its_command_works(reviews, tmp_path):

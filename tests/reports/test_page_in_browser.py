@@ -185,7 +185,11 @@ def test_another_class_is_explained_with_a_click_and_joins_its_text(visit, page)
     assert tab.locator(".list li").count() == before
     tab.locator(".class", has_text=name).click()
     tab.locator(".badge.other", has_text=f"target {name}").wait_for()
+    removed = []
+    tab.on("response", lambda answer: removed.append(answer) if answer.request.method == "DELETE" else None)
     tab.get_by_role("button", name="Remove from the history").click()
+    while len(removed) < 2:  # the text for both classes
+        tab.wait_for_timeout(20)
     tab.reload()
     tab.locator(".composer").wait_for()
     assert tab.locator(".list li").count() == before - 1

@@ -20,6 +20,7 @@ async function ask(method, path, body) {
     method,
     headers: body ? { "Content-Type": "application/json" } : {},
     body: body ? JSON.stringify(body) : undefined,
+    keepalive: method === "DELETE", // what was removed stays removed if the page is left at once
   });
   const said = answer.headers.get("content-type")?.includes("json")
     ? await answer.json()
