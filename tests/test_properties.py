@@ -54,10 +54,6 @@ def test_explain_gives_a_whole_record_a_text_or_a_typed_error(bert, given, metho
         )
 
 
-def _unicode(text):
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
 @quick
 @given(
     st.lists(st.lists(words, min_size=1, max_size=8).map(" ".join), min_size=2, max_size=4),
