@@ -69,9 +69,10 @@ def explain(
     with showing(show_progress), stage(method, len(texts)) as update:
         for rows, batch in _encoded(subject, texts, targets):
             made = _explain_all(subject, chosen, batch, [targets[i] for i in rows], where, settings, size)
-            for i, attribution in made:
-                results[rows[i]] = _noted(attribution, notes[rows[i]])
-                update(advance=1)
+            for some, attributions in made:
+                for i, attribution in zip(some, attributions, strict=True):
+                    results[rows[i]] = _noted(attribution, notes[rows[i]])
+                update(advance=len(some))
     return Explanations((a for a in results if a is not None), time.perf_counter() - start)
 
 
@@ -132,7 +133,7 @@ def _explain_all(
     sites: tuple[int, ...],
     settings: dict[str, Any],
     size: BatchSize,
-) -> Iterator[tuple[int, Attribution]]:
+) -> Iterator[tuple[list[int], list[Attribution]]]:
     """The numbers of encoded texts with their attributions, in batches that fit into memory."""
     lengths = encoded.lengths.tolist()
 
@@ -145,8 +146,7 @@ def _explain_all(
             return records(request, method, scores, {**method.options, **settings})
 
     for rows in size.cut(lengths):
-        for some, made in size.within_memory(work, rows):
-            yield from zip(some, made, strict=True)
+        yield from size.within_memory(work, rows)
 
 
 def run_method(request: Request, method: Method, settings: dict[str, Any]) -> Tensor:

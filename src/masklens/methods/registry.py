@@ -132,13 +132,17 @@ class Request:
         self, generators: Sequence[torch.Generator], draws: int, width: int, kind: Callable[..., Tensor]
     ) -> Tensor:
         valid = self.batch.valid.cpu()
-        out = torch.zeros(len(valid), draws, valid.shape[1], width, dtype=torch.float32)
-        for i, (generator, where) in enumerate(zip(generators, valid, strict=True)):
-            if not self.shared or i == len(valid) - 1:
-                count = int(where.sum())
-                out[i, :, where] = kind(draws, count, width, generator=generator, dtype=torch.float32)
-        if self.shared:  # a beginning has the noise of the whole
-            out = out[-1:] * valid[:, None, :, None]
+        own = slice(-1, None) if self.shared else slice(None)  # a beginning has the noise of the whole
+        counts = valid[own].sum(1).tolist()
+        made = [
+            kind(draws, count, width, generator=generator, dtype=torch.float32)
+            for generator, count in zip(generators[own], counts, strict=True)
+        ]
+        out = torch.zeros(len(counts), valid.shape[1], draws, width, dtype=torch.float32)
+        out[valid[own]] = torch.cat(made, 1).transpose(0, 1)
+        out = out.transpose(1, 2)
+        if self.shared:
+            out = out * valid[:, None, :, None]
         return out.to(self.batch.valid.device)
 
     def draws(self, width: int, kind: Callable[..., Tensor] = torch.randn) -> Iterator[Tensor]:

@@ -6,8 +6,10 @@ import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -168,25 +170,24 @@ class TokenizerEncoder:
             _check_unicode(text)
         tokenized = zip(texts, self._tokenize_all(texts), strict=True)
         encoded = [self._fitted(text, row) for text, row in tokenized]
-        for text, (row, _) in zip(texts, encoded, strict=True):
-            self._check_known(text, row)
-        rows = [one for one, _ in encoded]
-        length = max(len(row["input_ids"]) for row in rows)
+        rows = [row for row, _ in encoded]
+        self._check_known(texts, rows)
+        padded = _Padded([len(row["input_ids"]) for row in rows])
         inputs = {
-            name: torch.tensor([_pad(row[name], length, self._fill(name)) for row in rows])
+            name: padded([row[name] for row in rows], self._fill(name))
             for name in self.tokenizer.model_input_names
             if name in rows[0] and self.accepts(name)
         }
-        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
-        valid = torch.arange(length)[None, :] < lengths[:, None]  # (examples, tokens)
-        inputs.setdefault("attention_mask", valid.long())
+        inputs["attention_mask"] = padded.valid.long()
+        added = padded([row["special_tokens_mask"] for row in rows], 1).bool()
+        ids = padded([row["input_ids"] for row in rows], self.pad_id)
         return Batch(
             inputs=inputs,
-            valid=valid,
-            special=torch.tensor([_pad(self._special(row), length, True) for row in rows]),
-            segments=torch.tensor([_pad(row["segments"], length, 0) for row in rows]),
-            tokens=tuple(tuple(self.tokenizer.convert_ids_to_tokens(row["input_ids"])) for row in rows),
-            offsets=tuple(tuple((int(s), int(e)) for s, e in row["offset_mapping"]) for row in rows),
+            valid=padded.valid,
+            special=added | torch.isin(ids, torch.tensor(sorted(self.markers), dtype=torch.long)),
+            segments=padded([row["segments"] for row in rows], 0),
+            tokens=tuple(tuple(row["tokens"]) for row in rows),
+            offsets=tuple(tuple(row["offset_mapping"]) for row in rows),
             texts=tuple(texts),
             truncated=tuple(cut for _, cut in encoded),
         )
@@ -202,13 +203,12 @@ class TokenizerEncoder:
             found = self.tokenizer(
                 list(firsts),
                 None if seconds is None else list(seconds),
-                return_special_tokens_mask=True,
-                return_offsets_mapping=True,
+                return_attention_mask=False,
                 verbose=False,
             )
-        for i in range(len(texts)):
+        for i, encoding in enumerate(found.encodings):
             lists = {name: values[i] for name, values in found.items()}
-            yield self._started_once({**lists, "segments": _segments(found.sequence_ids(i))})
+            yield self._started_once(lists | _read(encoding, pair=seconds is not None))
 
     def _fitted(self, text: Text, row: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         """The lists of a text at a length that the model takes, and whether they were cut."""
@@ -229,15 +229,18 @@ class TokenizerEncoder:
         cut = self.cut if pair else True
         return self.tokenize(text, truncation=cut, max_length=self.max_length), True
 
-    def _check_known(self, text: Text, row: Mapping[str, Any]) -> None:
+    def _check_known(self, texts: Sequence[Text], rows: Sequence[Mapping[str, Any]]) -> None:
         """Nearly all of a longer text unknown means another language or another model's tokenizer."""
-        plain = [i for i, mark in zip(row["input_ids"], row["special_tokens_mask"], strict=True) if not mark]
-        unknown = plain.count(self.unknown) if self.unknown not in self.markers else 0
-        if unknown >= FEW_TOKENS and unknown > NEARLY_ALL * len(plain):
-            raise TextError(
-                f"the tokenizer does not know {unknown} of the {len(plain)} tokens of the text that starts "
-                f"with {_start(text)}; does it belong to this model, and is the text in a language it knows?"
-            )
+        if self.unknown in self.markers:
+            return
+        for text, row in zip(texts, rows, strict=True):
+            unknown, plain = row["input_ids"].count(self.unknown), row["special_tokens_mask"].count(0)
+            if unknown >= FEW_TOKENS and unknown > NEARLY_ALL * plain:
+                raise TextError(
+                    f"the tokenizer does not know {unknown} of the {plain} tokens of the text that starts "
+                    f"with {_start(text)}; does it belong to this model, and is the text in a language it "
+                    f"knows?"
+                )
 
     def room(self, text: Text, row: Mapping[str, Any]) -> int:
         """How many tokens of a pair's second text fit beside the first text and the special tokens."""
@@ -251,16 +254,14 @@ class TokenizerEncoder:
         )
 
     def tokenize(self, text: Text, **options: Any) -> dict[str, Any]:
-        """The tokenizer's lists for one text, however long, with `offset_mapping` and `segments`."""
+        """The tokenizer's lists for one text, however long, with tokens, segments and offsets."""
         first, second = (text, None) if isinstance(text, str) else text
-        fast = getattr(self.tokenizer, "is_fast", False)
-        if fast:
-            options["return_offsets_mapping"] = True
-        # `verbose` off: the length is checked here.
+        # `verbose` off: the length is checked here. No mask: nothing is padded yet.
+        options |= {"return_special_tokens_mask": True, "return_attention_mask": False, "verbose": False}
         with TOKENIZING:
-            row = self.tokenizer(first, second, return_special_tokens_mask=True, verbose=False, **options)
-        if fast:
-            return self._started_once({**row, "segments": _segments(row.sequence_ids(0))})
+            row = self.tokenizer(first, second, **options)
+        if getattr(self.tokenizer, "is_fast", False):
+            return self._started_once({**row, **_read(row.encodings[0], pair=second is not None)})
         return self._started_once({**row, **self._located(row, first, second)})
 
     def _started_once(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -287,9 +288,10 @@ class TokenizerEncoder:
             names = [None if ids[i] == self.tokenizer.unk_token_id else pieces[i] for i in own]
             for i, span in zip(own, align(source, names), strict=True):
                 offsets[i] = span
-        return {"segments": _segments(which), "offset_mapping": offsets}
+        return {"tokens": pieces, "segments": _segments(which), "offset_mapping": offsets}
 
-    def _special(self, row: Mapping[str, Any]) -> list[bool]:
+    def special(self, row: Mapping[str, Any]) -> list[bool]:
+        """Which tokens of a text stand for no text."""
         pairs = zip(row["special_tokens_mask"], row["input_ids"], strict=True)
         return [bool(added) or token in self.markers for added, token in pairs]
 
@@ -318,8 +320,26 @@ def marker_ids(tokenizer: Any) -> frozenset[int]:
     return frozenset(int(i) for i in {*tokenizer.all_special_ids, *ends} - text if i is not None)
 
 
-def _pad(values: Sequence[Any], length: int, fill: Any) -> list[Any]:
-    return [*values, *[fill] * (length - len(values))]
+class _Padded:
+    """Makes one tensor (examples, tokens) of lists, one for each example, padded on the right."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.valid = torch.arange(max(lengths))[None, :] < torch.tensor(lengths)[:, None]
+
+    def __call__(self, lists: Sequence[Sequence[int]], fill: int) -> Tensor:
+        out = np.full(self.valid.shape, fill, dtype=np.int64)
+        out[self.valid.numpy()] = np.fromiter(chain.from_iterable(lists), dtype=np.int64)
+        return torch.from_numpy(out)
+
+
+def _read(encoding: Any, pair: bool) -> dict[str, Any]:
+    """What a fast tokenizer says about the tokens of a text."""
+    return {
+        "tokens": encoding.tokens,
+        "special_tokens_mask": encoding.special_tokens_mask,
+        "offset_mapping": encoding.offsets,
+        "segments": _segments(encoding.sequence_ids) if pair else [0] * len(encoding),
+    }
 
 
 def _segments(which: Sequence[int | None]) -> list[int]:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,9 @@ REMEDY = (
     "give lm_head= the masked or causal language model that this model was fine-tuned from: a path, a hub "
     "id, or the model itself"
 )
+
+_same_vocabulary: WeakKeyDictionary[Any, tuple[str, int]] = WeakKeyDictionary()
+"""tokenizers with the head whose vocabulary they were found to have, and their size: it takes a while"""
 
 LogitHead = Callable[[Tensor], Tensor]
 """from states (rows, width) to logits (rows, vocabulary) in float32"""
@@ -161,9 +165,12 @@ def _vocabulary(path: str) -> dict[str, int] | None:
 
 
 def _check_vocabulary(path: str, tokenizer: Any) -> None:
+    if tokenizer is None or _same_vocabulary.get(tokenizer) == (path, len(tokenizer)):
+        return
     theirs = _vocabulary(path)
-    if theirs is not None and tokenizer is not None and theirs != tokenizer.get_vocab():
+    if theirs is not None and theirs != tokenizer.get_vocab():
         raise MethodError(f"the language model at {path!r} has another vocabulary than this model; {REMEDY}")
+    _same_vocabulary[tokenizer] = path, len(tokenizer)
 
 
 def _check_fit(model: Any, subject: Subject) -> None:

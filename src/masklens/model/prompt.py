@@ -50,7 +50,7 @@ def read_prompt(subject: Subject, given: str | Messages) -> Prompt:
 
 def _encoded(encoder: TokenizerEncoder, text: str, turns: tuple[Turn, ...]) -> Prompt:
     row = encoder.tokenize(text, add_special_tokens=not turns)
-    special = encoder._special(row)
+    special = encoder.special(row)
     count = len(row["input_ids"])
     while count and row["special_tokens_mask"][count - 1] and row["offset_mapping"][count - 1][1] == 0:
         count -= 1

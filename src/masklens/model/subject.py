@@ -362,24 +362,20 @@ class Subject:
             getattr(m, "_compiled_call_impl", None) or hasattr(m, "_orig_mod") for m in modules
         )
         training = [m for m in modules if m.training]
-        # By name: a model whose weights are loaded as they are needed makes new parameters.
-        learning = {name for name, p in self._parameters() if p.requires_grad}
+        # By place: a model whose weights are loaded as they are needed makes new parameters.
+        places = [(m._parameters, name) for m in modules for name in m._parameters]
+        learning = [(own, name) for own, name in places if getattr(own[name], "requires_grad", False)]
         self._frozen += 1
         try:
             for m in training:
                 m.training = False
-            for _, p in self._parameters():
-                p.requires_grad_(False)
+            _let_learn(learning, False)
             yield
         finally:
             for m in training:
                 m.training = True
-            for name, p in self._parameters():
-                p.requires_grad_(name in learning)
+            _let_learn(learning, True)
             self._frozen -= 1
-
-    def _parameters(self) -> list[tuple[str, nn.Parameter]]:
-        return list(self.module.named_parameters(remove_duplicate=False))
 
     def _skip(
         self, batch: Batch, replace: Mapping[int, Replacement], record: Sequence[int]
@@ -411,6 +407,13 @@ class Subject:
         with self.frozen(), tap(self.points, replace={lowest: states[lowest]}, skip={first: lengths[first]}):
             output = self._output(batch)
         return lengths if torch.equal(reference, output) else {}
+
+
+def _let_learn(places: Iterable[tuple[dict[str, nn.Parameter | None], str]], learn: bool) -> None:
+    for own, name in places:
+        parameter = own[name]
+        if parameter is not None:
+            parameter.requires_grad_(learn)
 
 
 @contextmanager

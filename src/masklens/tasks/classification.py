@@ -29,10 +29,12 @@ class Classification(Task):
         return output.argmax(-1)
 
     def resolve(self, wanted: Any, output: Tensor, batch: Batch) -> Tensor:
-        predicted = self.predict(output, batch)
+        predicted, targets = self.predict(output, batch), per_text(wanted, len(batch))
+        if all(one is None for one in targets):
+            return predicted
         chosen = [
-            int(predicted[i]) if one is None else class_id(one, self.labels)
-            for i, one in enumerate(per_text(wanted, len(batch)))
+            best if one is None else class_id(one, self.labels)
+            for best, one in zip(predicted.tolist(), targets, strict=True)
         ]
         return torch.tensor(chosen, device=output.device)
 
@@ -51,7 +53,7 @@ class Classification(Task):
         return F.softmax(outputs.float(), -1).mean(0, keepdim=True).log()
 
     def describe(self, target: Tensor, batch: Batch) -> list[str]:
-        return [self.labels[int(i)] for i in target]
+        return [self.labels[i] for i in target.tolist()]
 
     def probabilities(self, output: Tensor) -> list[dict[str, float]]:
         return self._by_name(F.softmax(output.float(), -1))
@@ -101,7 +103,7 @@ class MultiLabel(Classification):
 
     def resolve(self, wanted: Any, output: Tensor, batch: Batch) -> Tensor:
         target = torch.zeros_like(output, dtype=torch.long)
-        best = output.argmax(-1)
+        best = output.argmax(-1).tolist()
         for i, one in enumerate(per_text(wanted, len(batch))):
             names = one if isinstance(one, tuple) else (best[i] if one is None else one,)
             target[i, [class_id(name, self.labels) for name in names]] = 1
@@ -124,7 +126,8 @@ class MultiLabel(Classification):
         return bernoulli_average(outputs)
 
     def describe(self, target: Tensor, batch: Batch) -> list[str]:
-        return [", ".join(self.labels[int(k)] for k in row.nonzero()[:, 0]) or "none" for row in target]
+        chosen = [[name for name, on in zip(self.labels, row, strict=True) if on] for row in target.tolist()]
+        return [", ".join(names) or "none" for names in chosen]
 
 
 class Regression(Classification):
