@@ -2,10 +2,11 @@
 
     python recipes/default_model.py model MODEL_DIR DATA_DIR     # the model with its LM head; needs wordfreq
     python recipes/default_model.py lens MODEL_DIR DATA_DIR      # its lenses, on a GPU where there is one
+    python recipes/default_model.py judge MODEL_DIR DATA_DIR     # measures its lenses again after "model"
     python recipes/default_model.py card MODEL_DIR DATA_DIR      # its card, with what it does on SST-2 dev
 
 The vocabulary is cut to the pieces that matter for film reviews and everyday English; a word that loses its
-own piece is spelled with smaller ones. Weights are in half precision.
+own piece is spelled with smaller ones. Weights are kept in 8 bits (`masklens.model.int8`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from experiments.sst.treebank import read_split
 from safetensors.torch import load_file, save_file
 
 from masklens import DiffMask, Subject
+from masklens.diffmask.class_bias import class_biases
 from masklens.diffmask.judging import judge
 from masklens.diffmask.texts import FrozenTexts
+from masklens.diffmask.trainer import diagnostics
+from masklens.model import int8
 from masklens.model.default import HOME, OVER
 from masklens.records.layers import site_name
 
@@ -31,6 +35,8 @@ PIECES = 8000
 GENERAL_WORDS = 12_000
 """the most frequent English words are counted once each, beside the reviews"""
 MARGIN = 0.1
+MEMORY = 4 * 10**9
+"""bytes for the states of texts"""
 
 
 def model(model_dir: Path, data: Path) -> None:
@@ -47,11 +53,7 @@ def model(model_dir: Path, data: Path) -> None:
         if value.shape[:1] == (len(old),):
             tensors[name] = value[rows]
     HOME.mkdir(parents=True, exist_ok=True)
-    save_file(
-        {k: v.half().contiguous() if v.is_floating_point() else v for k, v in tensors.items()},
-        HOME / "model.safetensors",
-        metadata={"format": "pt"},
-    )
+    save_file(int8.packed(tensors), HOME / int8.FILE)
     _write_tokenizer(spec, {piece: i for i, piece in enumerate(kept)}, model_dir)
     _write_config(model_dir, len(kept))
 
@@ -97,16 +99,15 @@ def _write_tokenizer(spec: dict[str, Any], vocabulary: dict[str, int], model_dir
 
 def _write_config(model_dir: Path, pieces: int) -> None:
     config = json.loads((model_dir / "minilm-sst2" / "config.json").read_text(encoding="utf-8"))
-    config |= {"vocab_size": pieces, "pad_token_id": 0, "dtype": "float16"}
+    config |= {"vocab_size": pieces, "pad_token_id": 0, "dtype": "float32"}
     for name in ("_name_or_path", "transformers_version", "torch_dtype"):
         config.pop(name, None)
     (HOME / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
 def _subject() -> Subject:
-    """The model in full precision: half is how it is kept, not how it is run."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Subject.from_pretrained(HOME, device=device, dtype="float32", truncate=True)
+    return Subject.from_pretrained(HOME, device=device, truncate=True)
 
 
 def lens(model_dir: Path, data: Path, overs: Sequence[str] = OVER) -> None:
@@ -120,20 +121,37 @@ def lens(model_dir: Path, data: Path, overs: Sequence[str] = OVER) -> None:
         made = DiffMask.fit(
             subject, texts, over, MARGIN, held_out=unseen[1::2], validation=unseen[::2], show_progress=True
         )
-        made.save_pretrained(HOME / f"lens-{over}")
-        halve(HOME / f"lens-{over}" / "lens.safetensors")
+        _save(made, over)
 
 
-def halve(path: Path) -> None:
-    """Rewrite a file of weights in half precision; what tells models apart stays as it is."""
-    tensors = load_file(path)
-    save_file({k: v if k == "fingerprint" else v.half() for k, v in tensors.items()}, path)
+def judge_again(model_dir: Path, data: Path) -> None:
+    """Measure the lenses on their held-out texts with the model as it is now, and bind them to it.
+
+    For a change of the weights that is too small to fit again: a lens that leaves its margin is not saved.
+    """
+    subject = _subject()
+    unseen = read_split(data, "sst5", "test").texts
+    held = FrozenTexts(subject, unseen[1::2], subject.sites, MEMORY)
+    for over in OVER:
+        made = DiffMask.default(subject, over)
+        with subject.frozen():
+            made.diagnostics = diagnostics(made.probe.rows, judge(made.probe, held), MARGIN)
+            made.events = [str(one) for one in class_biases(made.probe, held)]
+        if made.remarks:
+            raise SystemExit("\n".join([f"fit the lens over {over} again", *made.remarks]))
+        _save(made, over)
+
+
+def _save(made: DiffMask, over: str) -> None:
+    """Weights in half precision; what was measured, and what tells models apart, stay as they are."""
+    made.probe.half()
+    made.save_pretrained(HOME / f"lens-{over}")
 
 
 def card(model_dir: Path, data: Path) -> None:
     """Measure the model and its lenses, as they are kept, on SST-2's dev set, and write the card."""
     subject, dev = _subject(), read_split(data, "sst2", "dev")
-    frozen = FrozenTexts(subject, dev.texts, subject.sites, 4 * 10**9)
+    frozen = FrozenTexts(subject, dev.texts, subject.sites, MEMORY)
     with subject.frozen():
         right = sum(_right(frozen, dev.labels, rows) for rows in frozen.chunks())
         tables = [_lens_table(subject, over, frozen) for over in OVER]
@@ -185,5 +203,5 @@ figures on other texts.
 
 if __name__ == "__main__":
     what, model_dir, data, *overs = sys.argv[1:]
-    step = {"model": model, "lens": lens, "card": card}[what]
+    step = {"model": model, "lens": lens, "judge": judge_again, "card": card}[what]
     step(Path(model_dir), Path(data), *([overs] if overs else []))

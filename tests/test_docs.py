@@ -30,6 +30,7 @@ from masklens.cli.main import app
 from masklens.diffmask.lens import DiffMask
 from masklens.diffmask.trainer import Settings
 from masklens.methods import registry
+from masklens.model import int8
 from masklens.model.default import HOME
 
 ROOT = Path(__file__).parents[1]
@@ -102,13 +103,11 @@ def run_shell(block, page):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """The packaged model in full precision: in half, as it is kept, a CPU takes many times as long."""
+    """The packaged model as transformers reads it: not in 8 bits, as it is kept."""
     folder = tmp_path_factory.mktemp("packaged") / "model"
-    shutil.copytree(HOME, folder)
-    weights = {name: tensor.float() for name, tensor in load_file(folder / "model.safetensors").items()}
+    shutil.copytree(HOME, folder, ignore=shutil.ignore_patterns(int8.FILE))
+    weights = int8.unpacked(load_file(HOME / int8.FILE))
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | {"dtype": "float32"}), encoding="utf-8")
     return folder
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..errors import MethodError, ModelError
 from ..tasks.classification import Classification
+from . import int8
 from .batch import Batch
 from .families import names_the_next_token
 from .loading import quiet
@@ -137,9 +138,7 @@ def _load(path: str, local: bool) -> nn.Module | None:
         raise MethodError(f"no language model can be loaded from {path!r} ({error}); {REMEDY}") from error
     for auto in _language_models(config, transformers):
         with quiet():  # whether weights are missing is what is being found out
-            model, info = auto.from_pretrained(
-                path, config=config, use_safetensors=True, output_loading_info=True, local_files_only=local
-            )
+            model, info = int8.load(auto, path, use_safetensors=True, local_files_only=local)
         if not info["missing_keys"] and not info.get("mismatched_keys"):
             return model.eval()
     return None

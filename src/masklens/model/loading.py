@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import ModelError
+from . import int8
 from .families import HEADS
 from .places import check_place, not_loaded
 from .tokenizer import load_tokenizer
@@ -56,10 +57,9 @@ def _load(
         loader = _loader(transformers.AutoConfig.from_pretrained(path, **everywhere), path)
     if dtype is not None:
         options["dtype"] = dtype
-    options["output_loading_info"] = True
     tokenizer = load_tokenizer(path, everywhere)
     with quiet():
-        model, info = getattr(transformers, loader).from_pretrained(path, **everywhere, **options)
+        model, info = int8.load(getattr(transformers, loader), path, **everywhere, **options)
     _check_weights(model, info, path)
     return model, tokenizer
 

@@ -156,7 +156,7 @@ class Subject:
     @classmethod
     def default(cls, device: str | torch.device | None = None) -> Subject:
         """The small sentiment model inside the package. Nothing is downloaded."""
-        return cls.from_pretrained(HOME, device=device, dtype="float32")  # its weights are kept in half
+        return cls.from_pretrained(HOME, device=device)
 
     @classmethod
     def from_module(
