@@ -40,9 +40,14 @@ def entries_of(number):
             one = replace(one, merge="max", method="diffmask", settings={"over": "inputs"})
         proofs = [
             proved(
-                verdict=draw.choice(["sufficient", "not sufficient"]), needed=int(n), tokens=9, divergence=d
+                verdict=draw.choice(["sufficient", "not sufficient"]),
+                needed=int(n),
+                tokens=9,
+                divergence=d,
+                probability_before=p,
+                probability_after=p * d,
             )
-            for n, d in zip(draw.integers(1, 9, 3), draw.random(3), strict=True)
+            for n, d, p in zip(draw.integers(1, 9, 3), draw.random(3), draw.random(3), strict=True)
         ]
         yield Entry(one, name, proofs)
 
@@ -119,6 +124,30 @@ def test_a_slice_draws_what_a_report_of_its_texts_draws(visit, report, tmp_path,
     assert tab.events == [report]
 
 
+def table_of(tab, title):
+    card = tab.locator(".part-grid", has=tab.get_by_role("heading", name=title, exact=True))
+    card.scroll_into_view_if_needed()
+    card.locator("tbody tr").first.wait_for()  # drawn when it comes near the screen
+    rows = card.locator("tbody tr").evaluate_all("r => r.map(e => [...e.cells].map(c => c.innerText))")
+    return [(name, layer, *map(float, values)) for name, layer, *values in rows]
+
+
+def test_the_table_of_a_slice_is_that_of_a_report_of_its_texts(visit, report, tmp_path):
+    inside = [i for i in range(COUNT) if PREDICTED[i] == "bad"]
+    tab, alone = visit(report), visit(written(tmp_path / "some", inside))
+    tab.keyboard.press("s")
+    alone.keyboard.press("s")
+    everything = table_of(tab, "Verification")
+    slice_by(tab, "prediction", "bad")
+    found, own = table_of(tab, "Verification"), table_of(alone, "Verification")
+    assert len(found) == len(own) == 6 and len(found[0]) == 8
+    for here, there in zip(found, own, strict=True):
+        assert here[:3] == there[:3] and here[2] == len(inside)
+        assert here[3:] == pytest.approx(there[3:], abs=2e-4)  # both are rounded
+    assert all(here[3:] != pytest.approx(there[3:], abs=2e-4) for here, there in zip(found, everything, strict=True))
+    assert tab.events == [report]
+
+
 def numbers_in(path):
     return [float(number) for number in path.replace("M", " ").replace("L", " ").split()]
 
@@ -130,6 +159,9 @@ def test_what_slices_do_not_reach_says_so(visit, report):
     slice_by(tab, "prediction", "bad")
     assert tab.locator(".part-chart", has_text="A chart").locator(".badge").inner_text() == "all texts"
     assert tab.locator(".part-chart", has_text="tokens needed").locator(".badge").count() == 0
+    tables = {card.locator("h2").inner_text(): card for card in tab.locator(".part-grid").all()}
+    marked = {title for title, card in tables.items() if card.locator(".badge").count()}
+    assert tables.keys() == {"Verification", *marked} and marked == {"Which method?", "Faithfulness", "A table"}
     tab.get_by_role("button", name="all texts").click()
     assert tab.locator(".list li").count() == COUNT
 

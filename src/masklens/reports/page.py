@@ -102,6 +102,8 @@ class Grid:
     """the columns whose numbers are coloured by size"""
     lead: bool = False
     """whether the set opens with it"""
+    measures: Sequence[tuple[str, int]] = ()
+    """the name and site of each row, where the columns after the texts are means, for slices (see slices.js)"""
 
 
 @dataclass(frozen=True)
@@ -291,15 +293,14 @@ VERDICTS = ("sufficient", "no better than random", "not sufficient", "ties")
 
 def proof_data(proof: Verification) -> list[Any]:
     """As data.js reads it: the number of the verdict, counts, probabilities, details, the removed tokens."""
-    figures = (proof.divergence, proof.p_value, proof.random_needed)
+    probabilities = (proof.probability_before, proof.probability_after)
+    figures = (*probabilities, proof.divergence, proof.p_value, proof.random_needed)
     without = (proof.probability_without, proof.random_without)
     return [
         None if proof.verdict is None else VERDICTS.index(proof.verdict),
         int(proof.prediction_kept),
         proof.needed,
         proof.tokens,
-        chance(proof.probability_before),
-        chance(proof.probability_after),
         *(_clean(value) for value in figures),
         *(None if value is None else chance(value) for value in without),
         list(proof.removed),

@@ -58,7 +58,9 @@ def proof_panels(
         for name, at in means.items()
         for site, values in at.items()
     ]
-    every = Grid("Verification", ["method", "layer", "texts", *MEASURED], rows, "Means over texts.")
+    measures = [(name, site) for name, at in means.items() for site in at]
+    columns = ["method", "layer", "texts", *MEASURED]
+    every = Grid("Verification", columns, rows, "Means over texts.", measures=measures)
     return [ranking_grid(proofs, random, table, seconds or {}), *_charts(means), every]
 
 

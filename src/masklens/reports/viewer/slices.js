@@ -1,4 +1,4 @@
-// Slices: the texts that share a label, a prediction, a column of their file, ...; the list and the charts follow.
+// Slices: the texts that share a label, a prediction, a column of their file, ...; the list, the charts and what else is a mean follow.
 
 const MOST_VALUES = 50; // a column with more is no slice
 const BANDS = {
@@ -100,10 +100,12 @@ function sliceBar() {
   );
 }
 
-// What a chart is a mean of: values of a map at a row.
+// What a chart or a table is a mean of: values of a map at a row.
 const MEASURES = {
   "texts that pass": (map, row) => ofProof(map, row, (proof) => Number(proof.verdict === "sufficient")),
   "tokens needed": (map, row) => ofProof(map, row, (proof) => proof.needed / (proof.tokens || 1)),
+  "probability before": (map, row) => ofProof(map, row, (proof) => proof.probabilities[0]),
+  "probability after": (map, row) => ofProof(map, row, (proof) => proof.probabilities[1]),
   "divergence (nats)": (map, row) => ofProof(map, row, (proof) => proof.divergence),
   kept: (map, row) => scoresOf(map)[row].filter((value) => value != null),
 };
@@ -122,19 +124,32 @@ const mainMap = (text, name) => {
 function slicedPart(part, texts) {
   if (part.kind === "chart" && MEASURES[part.measure]) return { ...part, series: measured(part, texts) };
   if (part.by_text?.[0]?.length === data.texts.length) return { ...part, series: averaged(part, texts) };
+  if (part.measures?.length) return { ...part, rows: measuredRows(part, texts) };
   if (part.kind === "cloud" && part.name) return { ...part, words: cloudWords(part, texts) };
   return null;
 }
 
+// The values of a measure of the texts, by a name at a site.
+const valuesAt = (measure, texts, name, site) =>
+  texts.flatMap((text) => {
+    const map = mainMap(text, name),
+      row = map ? map.sites.indexOf(site) : -1;
+    return row < 0 ? [] : MEASURES[measure](map, row);
+  });
+const meanOf = (values) => (values.length ? MERGES.mean(values) : null);
+
 function measured(part, texts) {
-  const mean = (values) => (values.length ? MERGES.mean(values) : null);
-  const at = (name, site) =>
-    texts.flatMap((text) => {
-      const map = mainMap(text, name),
-        row = map ? map.sites.indexOf(site) : -1;
-      return row < 0 ? [] : MEASURES[part.measure](map, row);
-    });
-  return part.series.map(([name]) => [name, part.x.map((site) => mean(at(name, site)))]);
+  const at = (name, site) => meanOf(valuesAt(part.measure, texts, name, site));
+  return part.series.map(([name]) => [name, part.x.map((site) => at(name, site))]);
+}
+
+function measuredRows(part, texts) {
+  const means = part.columns.slice(3);
+  return part.measures.map(([name, site], i) => {
+    const [said, where] = part.rows[i],
+      found = means.map((measure) => valuesAt(measure, texts, name, site));
+    return [said, where, found[0].length, ...found.map(meanOf)];
+  });
 }
 
 function averaged(part, texts) {
