@@ -138,3 +138,21 @@ def test_the_texts_of_a_pair_are_told_apart(sites):
     else:
         assert 'colspan="3"' in html and 'colspan="4"' in html and order[0] < order[2] < order[1] < order[3]
     assert "question" not in fragment(make())
+
+
+def test_classes_and_their_probabilities_are_told():
+    told = replace(make(), probabilities={"negative": 0.03, HOSTILE[1]: 0.97})
+    shown = Reader(fragment(told)).isolated
+    assert shown[2:4] == [f"{printable(HOSTILE[1])} 0.97", "negative 0.03"]
+    assert "0.97" not in fragment(make())
+
+
+@pytest.mark.parametrize("sites", [1, 2])
+def test_the_answer_of_a_question_is_marked(sites):
+    """She: 0 to 3, won: 4 to 7, it: 8 to 10."""
+    pair = make_pair(sites)
+    offsets = ((0, 0), (0, 3), (3, 3), (0, 3), (4, 7), (8, 10), (10, 10))
+    html = fragment(replace(pair, offsets=offsets, answer=(4, 10)))
+    assert re.findall(r"<bdi style=.text-decoration:underline[^>]*>([^<]+)<", html) == ["won", "it"]
+    assert "underlined: the answer" in html
+    assert "underline" not in fragment(pair)

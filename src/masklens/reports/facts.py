@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..attribution import Attribution
 
 MOST_CLASSES = 6
-"""that a line in a terminal names"""
+"""that a line names"""
 
 
 def classes(a: Attribution) -> dict[str, Any]:
@@ -69,6 +69,11 @@ def sum_line(a: Attribution, row: int) -> str:
 
 def class_line(a: Attribution) -> str:
     """The classes with their probabilities, in words."""
+    return " · ".join(class_parts(a))
+
+
+def class_parts(a: Attribution) -> list[str]:
+    """The parts of that line, one for each of the most probable classes, and how many more there are."""
     found = [f"{printable(name)} {chance(share)}" for name, share in ranked(a)]
-    more = f" · {len(found) - MOST_CLASSES} more" if len(found) > MOST_CLASSES else ""
-    return " · ".join(found[:MOST_CLASSES]) + more
+    more = [f"{len(found) - MOST_CLASSES} more"] if len(found) > MOST_CLASSES else []
+    return found[:MOST_CLASSES] + more

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..records.layers import row_name, site_name
 from .colours import MISSING, Scale, Theme, colours, hexadecimal, ink, scale
+from .facts import answer_tokens, class_parts
 from .labels import part_names, printable, proof_sentences, shortened, with_probability
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Column:
 
     token: str
     special: bool
+    answer: bool
+    """whether it is of the predicted answer"""
     cells: tuple[Cell, ...]
 
 
@@ -61,6 +64,8 @@ class Picture:
     method: str
     prediction: str
     target: str
+    classes: tuple[str, ...]
+    """each with its probability, the most probable first"""
     settings: tuple[tuple[str, str], ...]
     sites: tuple[str, ...]
     segments: tuple[Segment, ...]
@@ -77,6 +82,11 @@ class Picture:
         """The names of its colours."""
         cells = [cell for _, row in self.rows for cell in row]
         return sorted({cell.colour for cell in (*cells, *self.legend)})
+
+    @property
+    def marked(self) -> bool:
+        """Whether an answer is in it."""
+        return any(column.answer for segment in self.segments for column in segment.columns)
 
     @property
     def rows(self) -> Iterator[tuple[str, list[Cell]]]:
@@ -107,6 +117,8 @@ def picture(attribution: Attribution, per_site: bool = False) -> Picture:
     """Lay an attribution out for the template."""
     a, shown = attribution, scale(attribution, per_site)
     names = tuple(site_name(site) for site in a.sites)
+    marked = set(answer_tokens(a))
+    columns = [_column(a, shown, names, j, j in marked) for j in range(len(a.tokens))]
     settings = ((printable(row_name(str(name))), printable(str(value))) for name, value in a.settings.items())
     high = "1" if shown.strongest is None else f"{shown.strongest:.3g}"
     return Picture(
@@ -115,9 +127,10 @@ def picture(attribution: Attribution, per_site: bool = False) -> Picture:
             with_probability(a.prediction, a.verification) if a.verification else a.prediction
         ),
         target=printable(a.target),
+        classes=tuple(class_parts(a)),
         settings=tuple(settings),
         sites=names,
-        segments=tuple(_segments(a, [_column(a, shown, names, j) for j in range(len(a.tokens))])),
+        segments=tuple(_segments(a, columns)),
         legend=_legend(shown.signed),
         low=f"−{high}" if shown.signed else "0",
         high=high,
@@ -135,11 +148,11 @@ def _segments(a: Attribution, columns: Sequence[Column]) -> Iterator[Segment]:
         )
 
 
-def _column(a: Attribution, shown: Scale, names: Sequence[str], j: int) -> Column:
+def _column(a: Attribution, shown: Scale, names: Sequence[str], j: int, answer: bool) -> Column:
     token, cells = printable(a.tokens[j]), []
     for name, score, share in zip(names, a.scores[:, j], shown.values[:, j], strict=True):
         cells.append(_cell(float(share), shown.signed, f"{name}: {_signed(f'{score:.4g}')}"))
-    return Column(shortened(token, LONGEST_TOKEN), a.special[j], tuple(cells))
+    return Column(shortened(token, LONGEST_TOKEN), a.special[j], answer, tuple(cells))
 
 
 def _cell(share: float, signed: bool, about: str) -> Cell:
