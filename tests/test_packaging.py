@@ -82,6 +82,13 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel):
     assert tops == {"masklens", f"masklens-{wheel.name.split('-')[1]}.dist-info"}
 
 
+def test_the_wheel_is_small(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        code = [one for one in archive.infolist() if not one.filename.startswith("masklens/assets/")]
+    assert sum(one.compress_size for one in code) <= 1_000_000
+    assert wheel.stat().st_size <= 17_000_000
+
+
 def test_the_wheel_is_what_is_imported(binaries, tmp_path):
     where = run(binaries / "python", "-c", "import masklens; print(masklens.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(binaries.parent)

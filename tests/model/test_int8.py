@@ -3,11 +3,11 @@
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests import tiny
 
 from masklens import Subject, explain
 from masklens.errors import ModelError
 from masklens.model import int8
-from tests import tiny
 
 
 def test_a_matrix_comes_back_to_half_a_step_of_its_row():
@@ -53,6 +53,8 @@ def test_a_folder_in_8_bits_loads_as_any_other(folder):
 def test_a_matrix_without_its_scales_is_refused(folder):
     path, model = folder
     kept = int8.packed(model.state_dict())
-    save_file({name: value for name, value in kept.items() if "query.weight.scale" not in name}, path / int8.FILE)
+    save_file(
+        {name: value for name, value in kept.items() if "query.weight.scale" not in name}, path / int8.FILE
+    )
     with pytest.raises(ModelError, match="no model could be loaded"):
         Subject.from_pretrained(path)

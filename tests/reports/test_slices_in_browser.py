@@ -144,7 +144,7 @@ def test_the_table_of_a_slice_is_that_of_a_report_of_its_texts(visit, report, tm
     for here, there in zip(found, own, strict=True):
         assert here[:3] == there[:3] and here[2] == len(inside)
         assert here[3:] == pytest.approx(there[3:], abs=2e-4)  # both are rounded
-    assert all(here[3:] != pytest.approx(there[3:], abs=2e-4) for here, there in zip(found, everything, strict=True))
+    assert found != everything
     assert tab.events == [report]
 
 
@@ -161,7 +161,7 @@ def test_what_slices_do_not_reach_says_so(visit, report):
     assert tab.locator(".part-chart", has_text="tokens needed").locator(".badge").count() == 0
     tables = {card.locator("h2").inner_text(): card for card in tab.locator(".part-grid").all()}
     marked = {title for title, card in tables.items() if card.locator(".badge").count()}
-    assert tables.keys() == {"Verification", *marked} and marked == {"Which method?", "Faithfulness", "A table"}
+    assert marked == {"Which method?", "Faithfulness", "A table"} == tables.keys() - {"Verification"}
     tab.get_by_role("button", name="all texts").click()
     assert tab.locator(".list li").count() == COUNT
 

@@ -41,7 +41,7 @@ def unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load(loader: Any, path: str | os.PathLike[str], **options: Any) -> tuple[Any, dict[str, Any]]:
-    """`loader.from_pretrained(path)`, also from weights in 8 bits: the model, and which weights were found."""
+    """`loader.from_pretrained(path)`, also from weights in 8 bits: the model, and what was missing."""
     file = Path(path) / FILE
     if not file.is_file():
         return loader.from_pretrained(path, output_loading_info=True, **options)

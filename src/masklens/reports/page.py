@@ -103,7 +103,7 @@ class Grid:
     lead: bool = False
     """whether the set opens with it"""
     measures: Sequence[tuple[str, int]] = ()
-    """the name and site of each row, where the columns after the texts are means, for slices (see slices.js)"""
+    """name and site of each row, where the columns after the texts are means, for slices (see slices.js)"""
 
 
 @dataclass(frozen=True)
