@@ -80,7 +80,7 @@ def test_the_demo_ends_in_a_report_and_a_summary(tmp_path):
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
     assert (tmp_path / "report.html").stat().st_size > 50_000
-    assert "24 reviews" in said["summary"] and "nats" in said["summary"]
+    assert "24 reviews" in said["summary"] and "hiding game" in said["summary"]
 
 
 @pytest.mark.slow
