@@ -116,10 +116,10 @@ def test_proofs_go_with_their_map_and_over_the_set():
     shown = [Entry(make(text=text), "gradient", [proved(), lost]) for text in ("one", "two")]
     panels = proof_panels(by_name(shown), [proved(verdict="no better than random", needed=2)] * 2)
     data = report_data(shown, panels=panels)
-    first = [0, 1, 1, 2, "0.97", "0.95", 0.25, 0.08, 2.0, None, None, [1], 0]
+    first = [0, 1, 1, 2, 0.97, 0.95, 0.25, 0.08, 2.0, None, None, [1], 0]
     assert data["texts"][0]["maps"][0]["proofs"] == [
         first,
-        [2, 0, 0, 2, "0.97", "0.95", None, 0.08, 2.0, None, None, [1], 0],
+        [2, 0, 0, 2, 0.97, 0.95, None, 0.08, 2.0, None, None, [1], 0],
     ]
     ranking, *charts, table = data["parts"]
     assert ranking["lead"] and ranking["rows"] == [

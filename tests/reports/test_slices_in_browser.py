@@ -49,6 +49,8 @@ def entries_of(number):
             )
             for n, d, p in zip(draw.integers(1, 9, 3), draw.random(3), draw.random(3), strict=True)
         ]
+        if number == 0:  # no mean at this layer is finite
+            proofs[1] = replace(proofs[1], divergence=float("inf"))
         yield Entry(one, name, proofs)
 
 
@@ -129,7 +131,7 @@ def table_of(tab, title):
     card.scroll_into_view_if_needed()
     card.locator("tbody tr").first.wait_for()  # drawn when it comes near the screen
     rows = card.locator("tbody tr").evaluate_all("r => r.map(e => [...e.cells].map(c => c.innerText))")
-    return [(name, layer, *map(float, values)) for name, layer, *values in rows]
+    return [(name, layer, *(float(value or "inf") for value in values)) for name, layer, *values in rows]
 
 
 def test_the_table_of_a_slice_is_that_of_a_report_of_its_texts(visit, report, tmp_path):
@@ -145,6 +147,7 @@ def test_the_table_of_a_slice_is_that_of_a_report_of_its_texts(visit, report, tm
         assert here[:3] == there[:3] and here[2] == len(inside)
         assert here[3:] == pytest.approx(there[3:], abs=2e-4)  # both are rounded
     assert found != everything
+    assert [row[-1] == float("inf") for row in found] == 2 * [False, True, False]
     assert tab.events == [report]
 
 

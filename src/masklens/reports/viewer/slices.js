@@ -111,7 +111,7 @@ const MEASURES = {
 };
 function ofProof(map, row, read) {
   const proof = proofOf(map, row);
-  return proof && read(proof) != null ? [read(proof)] : [];
+  return proof ? [read(proof)] : [];
 }
 
 // The map that speaks of the set: of the prediction, where there are several targets.
@@ -136,7 +136,8 @@ const valuesAt = (measure, texts, name, site) =>
       row = map ? map.sites.indexOf(site) : -1;
     return row < 0 ? [] : MEASURES[measure](map, row);
   });
-const meanOf = (values) => (values.length ? MERGES.mean(values) : null);
+// A null is a value that is not finite: then neither is the mean.
+const meanOf = (values) => (values.length && !values.includes(null) ? MERGES.mean(values) : null);
 
 function measured(part, texts) {
   const at = (name, site) => meanOf(valuesAt(part.measure, texts, name, site));
