@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..attribution import Attribution, Explanations, Text
 from ..errors import OutputError, check_seed
 from ..model.batch import Batch, as_texts
+from ..model.locks import locks_of
 from ..model.memory import BatchSize, tokens_at_once
 from ..model.subject import Subject, as_subject
 from ..progress import showing, stage
@@ -138,21 +139,24 @@ def _explain_all(
     lengths = encoded.lengths.tolist()
 
     def work(rows: list[int]) -> list[Attribution]:
-        with subject.frozen():
-            batch = encoded.take(rows).first_columns(max(lengths[i] for i in rows))
-            wanted = [targets[i] for i in rows]
-            request = Request(subject, batch, sites, wanted, settings["seed"], settings["baselines"])
-            scores = run_method(request, method, settings)
-            return records(request, method, scores, {**method.options, **settings})
+        batch = encoded.take(rows).first_columns(max(lengths[i] for i in rows))
+        wanted = [targets[i] for i in rows]
+        request = Request(subject, batch, sites, wanted, settings["seed"], settings["baselines"])
+        scores = run_method(request, method, settings)
+        return records(request, method, scores, {**method.options, **settings})
 
     for rows in size.cut(lengths):
         yield from size.within_memory(work, rows)
 
 
 def run_method(request: Request, method: Method, settings: dict[str, Any]) -> Tensor:
-    """A method's scores for one batch: (examples, sites, tokens)."""
+    """A method's scores for one batch: (examples, sites, tokens).
+
+    The locks of all models at work, the LM head's too, are taken before any of them runs.
+    """
     options = {name: value for name, value in settings.items() if name not in ("seed", "baselines")}
-    with request.subject.frozen():
+    others = [value for value in options.values() if isinstance(value, nn.Module)]
+    with locks_of(request.subject.module, *others), request.subject.frozen():
         return method.function(request, **options)
 
 
