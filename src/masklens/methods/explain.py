@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..attribution import Attribution, Explanations, Text
 from ..errors import OutputError, check_seed
 from ..model.batch import Batch, as_texts
+from ..model.known import Heard
 from ..model.locks import locks_of
 from ..model.memory import BatchSize, tokens_at_once
 from ..model.subject import Subject, as_subject
@@ -67,13 +68,18 @@ def explain(
     settings = {"seed": seed, "baselines": baselines, **options}
     size = BatchSize(batch_size, tokens_at_once(subject.module, subject.device))
     results: list[Attribution | None] = [None] * len(texts)
+    heard = Heard(subject)
     with showing(show_progress), stage(method, len(texts)) as update:
         for rows, batch in _encoded(subject, texts, targets):
-            made = _explain_all(subject, chosen, batch, [targets[i] for i in rows], where, settings, size)
-            for some, attributions in made:
-                for i, attribution in zip(some, attributions, strict=True):
-                    results[rows[i]] = _noted(attribution, notes[rows[i]])
-                update(advance=len(some))
+            for some, request, made in _explain_all(
+                subject, chosen, batch, [targets[i] for i in rows], where, settings, size
+            ):
+                here = [rows[i] for i in some]
+                heard.add(here, request.batch, request.reference)
+                for i, attribution in zip(here, made, strict=True):
+                    results[i] = _noted(attribution, notes[i])
+                update(advance=len(here))
+    heard.remember(targets)
     return Explanations((a for a in results if a is not None), time.perf_counter() - start)
 
 
@@ -134,19 +140,21 @@ def _explain_all(
     sites: tuple[int, ...],
     settings: dict[str, Any],
     size: BatchSize,
-) -> Iterator[tuple[list[int], list[Attribution]]]:
-    """The numbers of encoded texts with their attributions, in batches that fit into memory."""
+) -> Iterator[tuple[list[int], Request, list[Attribution]]]:
+    """The numbers of encoded texts, what was asked about them, and their attributions, in batches that fit
+    into memory."""
     lengths = encoded.lengths.tolist()
 
-    def work(rows: list[int]) -> list[Attribution]:
+    def work(rows: list[int]) -> tuple[Request, list[Attribution]]:
         batch = encoded.take(rows).first_columns(max(lengths[i] for i in rows))
         wanted = [targets[i] for i in rows]
         request = Request(subject, batch, sites, wanted, settings["seed"], settings["baselines"])
         scores = run_method(request, method, settings)
-        return records(request, method, scores, {**method.options, **settings})
+        return request, records(request, method, scores, {**method.options, **settings})
 
     for rows in size.cut(lengths):
-        yield from size.within_memory(work, rows)
+        for some, (request, made) in size.within_memory(work, rows):
+            yield some, request, made
 
 
 def run_method(request: Request, method: Method, settings: dict[str, Any]) -> Tensor:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..attribution import Text
@@ -108,8 +109,40 @@ class Batch:
             return self
         return self._mapped(lambda value: value[:, :count], marks=False)
 
+    def widened(self, columns: int, pad_id: int = 0) -> Batch:
+        """The batch with columns of padding added on the right, so that there are so many."""
+        more = (0, columns - self.shape[1])
+        ids = {"input_ids": pad_id}
+        return replace(
+            self,
+            inputs={name: F.pad(value, more, value=ids.get(name, 0)) for name, value in self.inputs.items()},
+            valid=F.pad(self.valid, more),
+            special=F.pad(self.special, more, value=True),
+            segments=F.pad(self.segments, more),
+        )
+
     def to(self, device: torch.device | str) -> Batch:
         return self._mapped(lambda value: moved(value, device))
+
+
+def joined(batches: Sequence[Batch], pad_id: int) -> Batch | None:
+    """One batch of all the texts, padded to one length; None if there is none, or the inputs forbid it."""
+    widths = {batch.shape[1] for batch in batches}
+    if not batches or (len(widths) > 1 and not all(batch.by_token for batch in batches)):
+        return None
+    wide = batches if len(widths) == 1 else [batch.widened(max(widths), pad_id) for batch in batches]
+    return Batch(
+        **{one.name: _chained([getattr(batch, one.name) for batch in wide]) for one in fields(Batch)}
+    )
+
+
+def _chained(values: Sequence[Any]) -> Any:
+    """The examples of several batches: tensors, tuples, or dicts of tensors."""
+    if isinstance(values[0], Tensor):
+        return torch.cat(list(values))
+    if isinstance(values[0], dict):
+        return {name: torch.cat([value[name] for value in values]) for name in values[0]}
+    return tuple(chain.from_iterable(values))
 
 
 def moved(value: Tensor, device: torch.device | str) -> Tensor:
