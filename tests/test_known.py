@@ -236,6 +236,15 @@ def test_large_outputs_are_not_kept(monkeypatch):
     assert recall(one, TEXTS) is None
 
 
+def test_what_is_remembered_in_inference_mode_can_be_used_outside():
+    one = tiny.subject("bert")
+    with torch.inference_mode():
+        out = ml.explain(one, TEXTS, "gradient")
+    found = recall(one, TEXTS)
+    assert not found.output.is_inference() and not found.batch.valid.is_inference()
+    assert alike(ml.verify(one, out), ml.verify(fresh(one), out))
+
+
 def test_a_model_is_freed_when_its_subject_is():
     one = tiny.subject("bert")
     out, gone = ml.explain(one, TEXTS, "gradient"), weakref.ref(one.module)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..model.batch import Batch, as_texts
 from ..model.known import Heard
 from ..model.locks import locks_of
 from ..model.memory import BatchSize, tokens_at_once
-from ..model.subject import Subject, as_subject
+from ..model.subject import Subject, as_subject, outside_inference_mode
 from ..progress import showing, stage
 from ..tasks.base import per_text
 from .registry import Method, Request, find
@@ -69,7 +70,7 @@ def explain(
     size = BatchSize(batch_size, tokens_at_once(subject.module, subject.device))
     results: list[Attribution | None] = [None] * len(texts)
     heard = Heard(subject)
-    with showing(show_progress), stage(method, len(texts)) as update:
+    with showing(show_progress), stage(method, len(texts)) as update, outside_inference_mode():
         for rows, batch in _encoded(subject, texts, targets):
             for some, request, made in _explain_all(
                 subject, chosen, batch, [targets[i] for i in rows], where, settings, size
@@ -79,7 +80,7 @@ def explain(
                 for i, attribution in zip(here, made, strict=True):
                     results[i] = _noted(attribution, notes[i])
                 update(advance=len(here))
-    heard.remember(targets)
+        heard.remember(targets)
     return Explanations((a for a in results if a is not None), time.perf_counter() - start)
 
 
@@ -146,25 +147,30 @@ def _explain_all(
     lengths = encoded.lengths.tolist()
 
     def work(rows: list[int]) -> tuple[Request, list[Attribution]]:
-        batch = encoded.take(rows).first_columns(max(lengths[i] for i in rows))
-        wanted = [targets[i] for i in rows]
-        request = Request(subject, batch, sites, wanted, settings["seed"], settings["baselines"])
-        scores = run_method(request, method, settings)
-        return request, records(request, method, scores, {**method.options, **settings})
+        with _models_at_work(subject, settings):
+            batch = encoded.take(rows).first_columns(max(lengths[i] for i in rows))
+            wanted = [targets[i] for i in rows]
+            request = Request(subject, batch, sites, wanted, settings["seed"], settings["baselines"])
+            scores = run_method(request, method, settings)
+            return request, records(request, method, scores, {**method.options, **settings})
 
     for rows in size.cut(lengths):
         for some, (request, made) in size.within_memory(work, rows):
             yield some, request, made
 
 
-def run_method(request: Request, method: Method, settings: dict[str, Any]) -> Tensor:
-    """A method's scores for one batch: (examples, sites, tokens).
+@contextmanager
+def _models_at_work(subject: Subject, settings: dict[str, Any]) -> Iterator[None]:
+    """Other threads wait for all the models that a method uses: the subject's, and an LM head."""
+    others = [value for value in settings.values() if isinstance(value, nn.Module)]
+    with locks_of(subject.module, *others), subject.frozen():
+        yield
 
-    The locks of all models at work, the LM head's too, are taken before any of them runs.
-    """
+
+def run_method(request: Request, method: Method, settings: dict[str, Any]) -> Tensor:
+    """A method's scores for one batch: (examples, sites, tokens)."""
     options = {name: value for name, value in settings.items() if name not in ("seed", "baselines")}
-    others = [value for value in options.values() if isinstance(value, nn.Module)]
-    with locks_of(request.subject.module, *others), request.subject.frozen():
+    with _models_at_work(request.subject, settings):
         return method.function(request, **options)
 
 

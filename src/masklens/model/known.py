@@ -72,9 +72,10 @@ def _in_input(targets: Sequence[Any] | None, batch: Batch) -> bool:
 
 def recall(subject: Subject, texts: Sequence[Text], targets: Sequence[Any] | None = None) -> Known | None:
     """What the model said about texts, if all are remembered and nothing has changed since."""
-    if subject not in _last:
+    last = _last.get(subject)
+    if last is None:
         return None
-    (batch, output), stamp = _last[subject]
+    (batch, output), stamp = last
     place = {text: i for i, text in enumerate(batch.texts)}
     if not all(text in place for text in texts) or _in_input(targets, batch) or _stamp(subject) != stamp:
         return None
