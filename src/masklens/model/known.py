@@ -96,10 +96,12 @@ def _stamp(subject: Subject) -> list[Any] | None:
         for name, value in vars(module).items()
         if name != "training" and type(value) in PLAIN
     ]
-    return [subject.task, plain, [_sign(one) for one in tensors]]
+    written = [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in tensors]
+    return [subject.task, plain, written, _samples(tensors, subject.device)]
 
 
-def _sign(weight: Tensor) -> tuple[int, int, float]:
-    """Changes when the weight does: where it is, how often it was written to, and some of its numbers."""
-    some = weight.detach().reshape(-1)[:: max(1, weight.numel() // SAMPLED)]
-    return weight.data_ptr(), 0 if weight.is_inference() else weight._version, float(some.double().sum())
+@torch.no_grad()
+def _samples(tensors: Sequence[Tensor], device: torch.device) -> list[float]:
+    """Some numbers of each tensor, read from the device at once."""
+    some = [one.reshape(-1)[:: max(1, one.numel() // SAMPLED)].float().to(device) for one in tensors]
+    return torch.cat(some).tolist() if some else []
