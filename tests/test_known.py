@@ -224,6 +224,17 @@ def test_a_continuation_belongs_to_its_explanation_alone():
     assert recall(one, TEXTS, [" Paris is"] * len(TEXTS)) is None
 
 
+def test_inputs_of_another_form_are_not_kept(monkeypatch):
+    monkeypatch.setattr(explaining, "TOKENISED", 1)
+    one = tiny.subject("t5", "seq2seq")
+    texts = [(text, written) for text, written in zip(TEXTS, ["", "Paris is", "the", ""], strict=True)]
+    assert len(ml.explain(one, texts, "gradient")) == 4
+    assert recall(one, texts) is None
+    one = tiny.subject("gpt2", "causal")
+    assert len(ml.explain(one, TEXTS, "gradient", target=[" Paris", " a b c", None, " Paris is"])) == 4
+    assert recall(one, TEXTS) is None
+
+
 def test_large_outputs_are_not_kept(monkeypatch):
     one = tiny.subject("bert")
     monkeypatch.setattr(known, "MOST_NUMBERS", 3 * len(TEXTS) - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -123,26 +123,6 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         return self._mapped(lambda value: moved(value, device))
-
-
-def joined(batches: Sequence[Batch], pad_id: int) -> Batch | None:
-    """One batch of all the texts, padded to one length; None if there is none, or the inputs forbid it."""
-    widths = {batch.shape[1] for batch in batches}
-    if not batches or (len(widths) > 1 and not all(batch.by_token for batch in batches)):
-        return None
-    wide = batches if len(widths) == 1 else [batch.widened(max(widths), pad_id) for batch in batches]
-    return Batch(
-        **{one.name: _chained([getattr(batch, one.name) for batch in wide]) for one in fields(Batch)}
-    )
-
-
-def _chained(values: Sequence[Any]) -> Any:
-    """The examples of several batches: tensors, tuples, or dicts of tensors."""
-    if isinstance(values[0], Tensor):
-        return torch.cat(list(values))
-    if isinstance(values[0], dict):
-        return {name: torch.cat([value[name] for value in values]) for name in values[0]}
-    return tuple(chain.from_iterable(values))
 
 
 def moved(value: Tensor, device: torch.device | str) -> Tensor:

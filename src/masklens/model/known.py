@@ -10,6 +10,8 @@ attributions. It is forgotten if the model's weights, adapters or task are no lo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
+from itertools import chain
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -17,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attribution import Text
-from .batch import Batch, joined
+from .batch import Batch
 from .subject import Subject
 
 MOST_NUMBERS = 2**24
@@ -55,14 +57,37 @@ class Heard:
 
     def remember(self, targets: Sequence[Any]) -> None:
         """Keep it all, unless it is too much, or targets are part of the input."""
-        batch = joined([part.batch for part in self.parts], self.subject.pad_id)
+        if not self.parts or self.numbers > MOST_NUMBERS or _in_input(targets, self.parts[0].batch):
+            return
+        batch = _joined([part.batch for part in self.parts], getattr(self.subject._encode, "pad_id", 0))
         stamp = _stamp(self.subject)
-        if self.numbers > MOST_NUMBERS or batch is None or stamp is None or _in_input(targets, batch):
+        if batch is None or stamp is None:
             return
         outputs = [self.subject.task.widened(part.output, batch.shape[1]) for part in self.parts]
         if len({output.shape[1:] for output in outputs}) == 1:
             order = torch.tensor(self.rows).argsort()
             _last[self.subject] = Known(batch.take(order.tolist()), torch.cat(outputs)[order]), stamp
+
+
+def _joined(batches: Sequence[Batch], pad_id: int) -> Batch | None:
+    """One batch of all the texts, padded to one length; None if the inputs of some have another form."""
+    width = max(batch.shape[1] for batch in batches)
+    wide = [batch.widened(width, pad_id) if batch.by_token else batch for batch in batches]
+    tensors = [(batch.valid, *batch.inputs.values(), *batch.marks.values()) for batch in wide]
+    if len({tuple(value.shape[1:] for value in some) for some in tensors}) > 1:
+        return None
+    return Batch(
+        **{one.name: _chained([getattr(batch, one.name) for batch in wide]) for one in fields(Batch)}
+    )
+
+
+def _chained(values: Sequence[Any]) -> Any:
+    """The examples of several batches: tensors, tuples, or dicts of tensors."""
+    if isinstance(values[0], Tensor):
+        return torch.cat(list(values))
+    if isinstance(values[0], dict):
+        return {name: torch.cat([value[name] for value in values]) for name in values[0]}
+    return tuple(chain.from_iterable(values))
 
 
 def _in_input(targets: Sequence[Any] | None, batch: Batch) -> bool:

@@ -189,11 +189,6 @@ class Subject:
         first = next(iter(self.module.parameters()), None)
         return torch.device("cpu") if first is None else first.device
 
-    @property
-    def pad_id(self) -> int:
-        """The token of padding."""
-        return getattr(self._encode, "pad_id", 0)
-
     def encode(self, texts: Sequence[Text], targets: Sequence[Any] | None = None) -> Batch:
         """Tokenise and pad the texts. The tensors are on the model's device.
 
