@@ -37,6 +37,7 @@ from masklens.diffmask.trainer import Settings
 ROUNDS, BATCH = 3, 32
 FEW_ROWS, MANY_ROWS = 5_000, 100_000
 BARE = "bare forward pass"
+LENS, VERIFIED = "fitted lens (at least 0.8)", "fitted lens, verified (at least 0.4)"
 LAYER = 4
 """the block that Decoded Grad-CAM is asked for"""
 
@@ -52,14 +53,16 @@ def main() -> str:
         corpus = write_texts(folder / "texts.jsonl", texts)
         lens = any_lens(Subject.from_pretrained(model), folder / "lens")
         jobs = {
-            "fitted lens (at least 0.8)": Job(str(model), corpus, "diffmask", lens=lens, verify=False),
-            "fitted lens, verified (at least 0.4)": Job(str(model), corpus, "diffmask", lens=lens),
+            LENS: Job(str(model), corpus, "diffmask", lens=lens, verify=False),
+            VERIFIED: Job(str(model), corpus, "diffmask", lens=lens),
             "Decoded Grad-CAM, one layer (at least 0.35)": decoded(model, head, corpus, verify=False),
             "Decoded Grad-CAM, one layer, verified (at least 0.25)": decoded(model, head, corpus),
         }
         found = throughput(jobs)
         job = Job(str(model), corpus, "gradient", shard_rows=64)
-        return "\n\n".join([rates(found, len(texts)), memory(folder, texts), ray_overhead(folder, job)])
+        return "\n\n".join(
+            [rates(found, len(texts)), lost(found), memory(folder, texts), ray_overhead(folder, job)]
+        )
 
 
 @contextmanager
@@ -108,7 +111,9 @@ def throughput(jobs: dict[str, Job]) -> Times:
 def bare(worker: Worker) -> Way:
     """The model alone, over the batches that the run has."""
     encoded = [one.batch for one in map(worker.encode, share(worker, "").pending()) if one.batch is not None]
-    batches = [batch.take(rows).trimmed() for batch in encoded for rows in worker._batches(batch)]
+    batches = [
+        batch.take(rows).trimmed() for batch in encoded for rows in worker.size.cut(batch.lengths.tolist())
+    ]
     return torch.no_grad()(lambda: [worker.subject.module(**batch.inputs) for batch in batches])
 
 
@@ -129,6 +134,15 @@ def rates(times: Times, count: int) -> str:
     rows = [[n, f"{count / median(t):.1f}", f"{ratio(times, BARE, n):.2f}"] for n, t in times.items()]
     about = f"{count} sentences of SST-2, minilm-sst2, batches of {BATCH}, one thread, {ROUNDS} rounds"
     return f"{about}\n\n{table(['', 'texts a CPU second', 'of the bare pass'], rows)}"
+
+
+def lost(times: Times) -> str:
+    """What verification of a lens costs, and the least that one more forward pass can cost."""
+    least = ratio(times, BARE, LENS)  # of the bare pass; one more pass makes it least / (1 + least)
+    return (
+        f"verification of the lens loses {1 - ratio(times, LENS, VERIFIED):.2f} of the throughput; one more "
+        f"forward pass of each text, and nothing else, would lose {least / (1 + least):.2f}"
+    )
 
 
 def memory(folder: Path, texts: list[str]) -> str:

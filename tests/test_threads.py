@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 
 import numpy as np
 import pytest
@@ -137,6 +137,30 @@ def test_other_models_need_not_wait():
     one, other = made(), tiny.subject("gpt2")
     with one.frozen(), ThreadPoolExecutor(1) as pool:
         assert pool.submit(explained, other, "gradcam").result(timeout=60)
+
+
+def test_models_that_decode_each_other_do_not_wait_for_each_other():
+    """Each thread has its own model in use when it asks for the other's; one must then have waited before."""
+    models, both = [tiny.model("gpt2", "causal", seed) for seed in (0, 1)], threading.Barrier(2)
+    done: list[int] = []
+
+    def meet(*_: object) -> None:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+
+    def work(own: int) -> None:
+        one = ml.Subject(models[own], tiny.byte_bpe())
+        ml.explain(one, TEXTS[:1], "decoded_gradcam", lm_head=models[1 - own])
+        done.append(own)
+
+    for model in models:
+        model.transformer.wte.register_forward_hook(meet)
+    threads = [threading.Thread(target=work, args=(own,), daemon=True) for own in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(done) == [0, 1]
 
 
 def test_a_block_of_another_thread_is_waited_for_and_nests():

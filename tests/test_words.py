@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import tiny
 from masklens.attribution import Attribution
-from masklens.model.batch import TokenizerEncoder
+from masklens.model.batch import FEW_TOKENS, TokenizerEncoder
 from masklens.words import best_shared, units, word_groups
 
 KINDS = {
@@ -103,8 +103,9 @@ def test_pairs_do_not_run_together(kind):
 @given(st.sampled_from(sorted(KINDS)), st.text(max_size=30))
 def test_any_text_keeps_every_token_once_and_the_sum_of_scores(kind, text):
     tokenizer = KINDS[kind]()
-    if not tokenizer(text)["input_ids"]:
-        return
+    ids = tokenizer(text)["input_ids"]
+    if not ids or ids.count(tokenizer.unk_token_id) >= FEW_TOKENS:
+        return  # it may be refused
     made = attribution(tokenizer, text)
     groups = word_groups((text,), made.tokens, made.offsets, made.segments, made.special)
     assert sorted(i for group in groups for i in group) == list(range(len(made.tokens)))

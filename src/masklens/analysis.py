@@ -249,13 +249,13 @@ def _parts(items: Iterable[T]) -> Iterator[list[T]]:
 
 def _tags(attributions: Sequence[Attribution], nlp: Any) -> Iterator[list[str | None]]:
     """The universal tag of each token's word; texts that occur several times are tagged once."""
-    sources = list(dict.fromkeys(text for a in attributions for text in _texts(a)))
+    sources = list(dict.fromkeys(text for a in attributions for text in a.sources))
     spans = {
         text: [(word.idx, word.idx + len(word.text), word.pos_) for word in doc if not word.is_space]
         for text, doc in zip(sources, nlp.pipe(sources), strict=True)
     }
     for a in attributions:
-        each = [aligned(a, spans[text]) for text in _texts(a)]
+        each = [aligned(a, spans[text]) for text in a.sources]
         yield [each[segment][i] for i, segment in enumerate(a.segments)]
 
 
@@ -308,7 +308,3 @@ def _of_segment(attribution: Attribution, segment: int) -> Attribution:
         segments=tuple(a.segments[i] for i in where),
         scores=a.scores[:, where],
     )
-
-
-def _texts(attribution: Attribution) -> tuple[str, ...]:
-    return (attribution.text,) if isinstance(attribution.text, str) else attribution.text

@@ -11,7 +11,7 @@ from textwrap import shorten
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from .errors import FileError
 from .files import FileModel, PlainText, check_writable, encodable, validate, whole
@@ -81,6 +81,11 @@ class Attribution:
             return NotImplemented
         return _row(self) == _row(other)
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The text, or the two of a pair."""
+        return (self.text,) if isinstance(self.text, str) else self.text
+
     def at(self, site: int) -> np.ndarray:
         """The scores at one site, (tokens,)."""
         if site not in self.sites:
@@ -92,8 +97,7 @@ class Attribution:
 
         `merge` is "sum", "max" or "mean". The default is the one that suits the method's scores.
         """
-        sources = (self.text,) if isinstance(self.text, str) else self.text
-        groups = word_groups(sources, self.tokens, self.offsets, self.segments, self.special)
+        groups = word_groups(self.sources, self.tokens, self.offsets, self.segments, self.special)
         spans = [word_span(_source(self, g[0]), [self.offsets[i] for i in g]) for g in groups]
         reduce: Any = {"sum": np.sum, "max": np.max, "mean": np.mean}[merge or self.merge]
         columns = [reduce(self.scores[:, group], axis=1) for group in groups]
@@ -118,8 +122,7 @@ class Attribution:
 
     def __repr__(self) -> str:
         shape = f"{_counted(len(self.tokens), 'token')}, {_counted(len(self.sites), 'layer')}"
-        text = self.text if isinstance(self.text, str) else " | ".join(self.text)
-        short = shorten(text, 60, placeholder=" ...")
+        short = shorten(" | ".join(self.sources), 60, placeholder=" ...")
         return f"Attribution({short!r}: {self.target!r}, {self.method}, {shape})"
 
     def _repr_html_(self) -> str:
@@ -176,8 +179,7 @@ def _frame(number: int, a: Attribution) -> Any:
 
 
 def _source(attribution: Attribution, i: int) -> str:
-    text = attribution.text
-    return text if isinstance(text, str) else text[attribution.segments[i]]
+    return attribution.sources[attribution.segments[i]]
 
 
 def _word(attribution: Attribution, group: Sequence[int], span: tuple[int, int]) -> str:
@@ -201,7 +203,7 @@ def record(attribution: Attribution) -> dict[str, Any]:
 def _row(attribution: Attribution) -> dict[str, Any]:
     """The attribution for columns of one type each."""
     row = record(attribution)
-    row["text"] = [attribution.text] if isinstance(attribution.text, str) else list(attribution.text)
+    row["text"] = list(attribution.sources)
     row["settings"] = json.dumps(attribution.settings, sort_keys=True, default=str)
     row["probabilities"] = probability_rows(attribution.probabilities)
     return row
@@ -214,6 +216,10 @@ def probability_rows(probabilities: Mapping[str, float]) -> list[dict[str, Any]]
 
 Word = Annotated[PlainText, Field(max_length=10**6)]
 Site = Annotated[int, Field(ge=0, le=10**5)]
+SavedSettings = Annotated[
+    dict[str, Any], BeforeValidator(lambda value: json.loads(value) if isinstance(value, str) else value)
+]
+"""as they are, or written as JSON"""
 SavedSpan = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
@@ -234,7 +240,7 @@ class Saved(FileModel):
     prediction: Word
     target: Word
     method: Word
-    settings: dict[str, Any]
+    settings: SavedSettings
     merge: Literal["sum", "max", "mean"]
     parts: Annotated[list[Word], Field(max_length=2)] | None = None
     verification: Verification | None = None
@@ -253,11 +259,6 @@ class Saved(FileModel):
     @classmethod
     def _expected(cls, value: Any) -> Any:
         return value or []
-
-    @field_validator("settings", mode="before")
-    @classmethod
-    def _settings(cls, value: Any) -> Any:
-        return json.loads(value) if isinstance(value, str) else value
 
     @field_validator("verification", mode="before")
     @classmethod

@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from ..attribution import probability_rows
 from ..errors import CorpusError, OutputError, TextError
-from ..evaluation.masking import Known, Views
+from ..evaluation.masking import Views
 from ..evaluation.ranking import Ranking
 from ..evaluation.verify import Question, removal, try_removal, verifications
 from ..files.reading import Row
 from ..methods.explain import chosen_sites, finite_scores, run_method, shown_settings
 from ..methods.registry import Request, find
 from ..model.batch import Batch
+from ..model.known import Known
 from ..model.memory import BatchSize, out_of_memory, tokens_at_once
 from ..model.subject import Subject
 from ..records.verification import Verification

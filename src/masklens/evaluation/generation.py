@@ -9,11 +9,12 @@ import numpy as np
 from ..errors import MethodError, ModelError
 from ..methods.generation import Dialogue, Step, reads_causally, step_batch
 from ..methods.registry import Request
+from ..model.known import Known
 from ..model.prompt import Prompt
 from ..model.subject import Subject, as_subject
 from ..records.generation import Generation
 from ..tasks.lm import CausalLM, Continuation
-from .masking import Known, Views
+from .masking import Views
 from .ranking import Ranking
 from .verify import Verification, removal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..attribution import Text
 from ..model.batch import Batch
+from ..model.known import Known, recall
 from ..model.masking import How, Masked
 from ..model.subject import Subject
 
@@ -44,13 +45,6 @@ class Readings:
         return Readings(*(getattr(self, field.name).reshape(shape) for field in fields(self)))
 
 
-class Known(NamedTuple):
-    """Texts that went through the model already."""
-
-    batch: Batch
-    output: Tensor
-
-
 class Views:
     """Texts ready to be looked at in part.
 
@@ -62,7 +56,8 @@ class Views:
 
     Args:
         how, pack, tokens_at_once: see `model.masking.Masked`.
-        known: the texts as they were encoded before, and the model's output for them.
+        known: the texts as they were encoded before, and the model's output for them; by default what the
+            subject remembers of them.
         like: views of other texts of the same subject, whose checks of what the model allows hold here too.
     """
 
@@ -79,6 +74,7 @@ class Views:
         like: Views | None = None,
     ) -> None:
         self.subject, self.how = subject, how
+        known = known or recall(subject, texts, targets)
         self.batch = subject.encode(texts, targets) if known is None else known.batch
         checked: Masked | None = None if like is None else like.masked
         self.masked: Masked = Masked(subject, self.batch, how, pack, tokens_at_once, checked)

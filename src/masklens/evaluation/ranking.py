@@ -29,9 +29,7 @@ class Ranking:
     @classmethod
     def of(cls, scores: np.ndarray, removable: np.ndarray) -> Ranking:
         order = np.argsort(np.where(removable, -scores, np.inf), axis=1, kind="stable")
-        place = np.empty_like(order)
-        np.put_along_axis(place, order, np.arange(order.shape[1])[None, :], axis=1)
-        return cls(scores, removable, place)
+        return cls(scores, removable, order.argsort(1))
 
     @property
     def counts(self) -> np.ndarray:
@@ -70,9 +68,7 @@ class Ranking:
 def without_order_in_ties(ranking: Ranking, chance: Ranking) -> Ranking:
     """The same ranking; equal scores are in the order of another, not in that of the text."""
     order = np.lexsort((chance.place, np.where(ranking.removable, -ranking.scores, np.inf)), axis=1)
-    place = np.empty_like(order)
-    np.put_along_axis(place, order, np.arange(order.shape[1])[None, :], axis=1)
-    return Ranking(ranking.scores, ranking.removable, place)
+    return Ranking(ranking.scores, ranking.removable, order.argsort(1))
 
 
 def rank(views: Views, attributions: Sequence[Attribution], site: int | None = None) -> Ranking:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..attribution import Attribution, Explanations, Text
 from ..errors import OutputError, check_seed
 from ..model.batch import Batch, as_texts
+from ..model.known import Heard
+from ..model.locks import locks_of
 from ..model.memory import BatchSize, tokens_at_once
-from ..model.subject import Subject, as_subject
+from ..model.subject import Subject, as_subject, outside_inference_mode
 from ..progress import showing, stage
 from ..tasks.base import per_text
 from .registry import Method, Request, find
@@ -66,13 +69,18 @@ def explain(
     settings = {"seed": seed, "baselines": baselines, **options}
     size = BatchSize(batch_size, tokens_at_once(subject.module, subject.device))
     results: list[Attribution | None] = [None] * len(texts)
-    with showing(show_progress), stage(method, len(texts)) as update:
+    heard = Heard(subject)
+    with showing(show_progress), stage(method, len(texts)) as update, outside_inference_mode():
         for rows, batch in _encoded(subject, texts, targets):
-            made = _explain_all(subject, chosen, batch, [targets[i] for i in rows], where, settings, size)
-            for some, attributions in made:
-                for i, attribution in zip(some, attributions, strict=True):
-                    results[rows[i]] = _noted(attribution, notes[rows[i]])
-                update(advance=len(some))
+            for some, request, made in _explain_all(
+                subject, chosen, batch, [targets[i] for i in rows], where, settings, size
+            ):
+                here = [rows[i] for i in some]
+                heard.add(here, request.batch, request.reference)
+                for i, attribution in zip(here, made, strict=True):
+                    results[i] = _noted(attribution, notes[i])
+                update(advance=len(here))
+        heard.remember(targets)
     return Explanations((a for a in results if a is not None), time.perf_counter() - start)
 
 
@@ -133,26 +141,36 @@ def _explain_all(
     sites: tuple[int, ...],
     settings: dict[str, Any],
     size: BatchSize,
-) -> Iterator[tuple[list[int], list[Attribution]]]:
-    """The numbers of encoded texts with their attributions, in batches that fit into memory."""
+) -> Iterator[tuple[list[int], Request, list[Attribution]]]:
+    """The numbers of encoded texts, what was asked about them, and their attributions, in batches that fit
+    into memory."""
     lengths = encoded.lengths.tolist()
 
-    def work(rows: list[int]) -> list[Attribution]:
-        with subject.frozen():
+    def work(rows: list[int]) -> tuple[Request, list[Attribution]]:
+        with _models_at_work(subject, settings):
             batch = encoded.take(rows).first_columns(max(lengths[i] for i in rows))
             wanted = [targets[i] for i in rows]
             request = Request(subject, batch, sites, wanted, settings["seed"], settings["baselines"])
             scores = run_method(request, method, settings)
-            return records(request, method, scores, {**method.options, **settings})
+            return request, records(request, method, scores, {**method.options, **settings})
 
     for rows in size.cut(lengths):
-        yield from size.within_memory(work, rows)
+        for some, (request, made) in size.within_memory(work, rows):
+            yield some, request, made
+
+
+@contextmanager
+def _models_at_work(subject: Subject, settings: dict[str, Any]) -> Iterator[None]:
+    """Other threads wait for all the models that a method uses: the subject's, and an LM head."""
+    others = [value for value in settings.values() if isinstance(value, nn.Module)]
+    with locks_of(subject.module, *others), subject.frozen():
+        yield
 
 
 def run_method(request: Request, method: Method, settings: dict[str, Any]) -> Tensor:
     """A method's scores for one batch: (examples, sites, tokens)."""
     options = {name: value for name, value in settings.items() if name not in ("seed", "baselines")}
-    with request.subject.frozen():
+    with _models_at_work(request.subject, settings):
         return method.function(request, **options)
 
 

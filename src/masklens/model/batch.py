@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..attribution import Text
@@ -107,6 +108,18 @@ class Batch:
         if count == self.shape[1] or not self.by_token:
             return self
         return self._mapped(lambda value: value[:, :count], marks=False)
+
+    def widened(self, columns: int, pad_id: int = 0) -> Batch:
+        """The batch with columns of padding added on the right, so that there are so many."""
+        more = (0, columns - self.shape[1])
+        ids = {"input_ids": pad_id}
+        return replace(
+            self,
+            inputs={name: F.pad(value, more, value=ids.get(name, 0)) for name, value in self.inputs.items()},
+            valid=F.pad(self.valid, more),
+            special=F.pad(self.special, more, value=True),
+            segments=F.pad(self.segments, more),
+        )
 
     def to(self, device: torch.device | str) -> Batch:
         return self._mapped(lambda value: moved(value, device))

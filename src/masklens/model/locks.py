@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,3 +27,12 @@ def lock_of(module: nn.Module) -> AbstractContextManager[Any]:
             for part in parts:
                 _locks.setdefault(part, lock)
         return _locks[module]
+
+
+@contextmanager
+def locks_of(*modules: nn.Module) -> Iterator[None]:
+    """Hold the locks of several modules, taken in one order: two threads never wait for each other's."""
+    with ExitStack() as held:
+        for lock in sorted({lock_of(module) for module in modules}, key=id):
+            held.enter_context(lock)
+        yield

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from .. import attribution
-from ..attribution import LARGEST_SCORE, MOST_CELLS, MOST_TOKENS, Attribution, Site, Word
+from ..attribution import LARGEST_SCORE, MOST_CELLS, MOST_TOKENS, Attribution, SavedSettings, Site, Word
 from ..errors import FileError
 from ..files import FileModel, PlainText, check_writable, validate, whole
 from ..files.formats import Columns, records
@@ -202,14 +202,9 @@ class Saved(FileModel):
     runners_up: list[list[SavedGuess]]
     method: Word
     kind: Word
-    settings: dict[str, Any]
+    settings: SavedSettings
     merge: Literal["sum", "max", "mean"]
     logit_lens: list[list[SavedGuess]] = []
-
-    @field_validator("settings", mode="before")
-    @classmethod
-    def _settings(cls, value: Any) -> Any:
-        return json.loads(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _fits_together(self) -> Saved:

@@ -209,7 +209,7 @@ def text_data(group: Sequence[Entry]) -> dict[str, Any]:
         layouts.setdefault(key, layout_data(a))
         maps.append({"layout": list(layouts).index(key), **map_data(entry)})
     return {
-        "text": [visible(part, lines=True) for part in _sources(first)],
+        "text": [visible(part, lines=True) for part in first.sources],
         "prediction": visible(first.prediction),
         **classes(first),
         "layouts": list(layouts.values()),
@@ -219,7 +219,7 @@ def text_data(group: Sequence[Entry]) -> dict[str, Any]:
 
 def layout_data(a: Attribution) -> dict[str, Any]:
     """The tokens of a text, how they read in the text, and the words that they make up."""
-    sources = _sources(a)
+    sources = a.sources
     groups = word_groups(sources, a.tokens, a.offsets, a.segments, a.special)
     word_of = {i: number for number, group in enumerate(groups) for i in group}
     pieces = [_piece(a, i) for i in range(len(a.tokens))]
@@ -235,10 +235,6 @@ def layout_data(a: Attribution) -> dict[str, Any]:
     return layout if len(sources) == 1 else {**layout, "segments": list(a.segments), **answer(a)}
 
 
-def _sources(a: Attribution) -> tuple[str, ...]:
-    return (a.text,) if isinstance(a.text, str) else a.text
-
-
 def _token(token: str) -> str:
     return shortened(visible(token), LONGEST_TOKEN)
 
@@ -246,7 +242,7 @@ def _token(token: str) -> str:
 def _piece(a: Attribution, i: int) -> str:
     """A token as it is written in the text, or its own name where it stands for no characters."""
     start, end = a.offsets[i]
-    written = _sources(a)[a.segments[i]][start:end].strip()
+    written = a.sources[a.segments[i]][start:end].strip()
     return _token(written if written and not a.special[i] else a.tokens[i])
 
 
@@ -255,7 +251,7 @@ def _glued(a: Attribution, i: int) -> bool:
     if a.special[i] or a.special[i - 1] or a.segments[i] != a.segments[i - 1]:
         return False
     start, end = a.offsets[i]
-    source = _sources(a)[a.segments[i]]
+    source = a.sources[a.segments[i]]
     return start == a.offsets[i - 1][1] and start < end and not source[start].isspace()
 
 

@@ -44,6 +44,10 @@ class Task(ABC):
     def read(self, raw: Any, batch: Batch) -> Tensor:
         """Turn the raw output into one tensor, examples first."""
 
+    def widened(self, output: Tensor, tokens: int) -> Tensor:
+        """The output as it is for a batch with more padding, of so many tokens."""
+        return output
+
     @abstractmethod
     def predict(self, output: Tensor, batch: Batch) -> Tensor:
         """The model's own decision, as target ids: (examples,) or (examples, parts)."""

@@ -174,22 +174,13 @@ class CausalLM(LanguageModel):
 
 def _append(batch: Batch, lengths: Tensor, forced: Sequence[Sequence[int]]) -> Batch:
     """Add tokens after each text. They are attended to, but not valid."""
-    more = (
-        max((int(n) + len(ids) for n, ids in zip(lengths, forced, strict=True)), default=0) - batch.shape[1]
-    )
-    more = max(more, 0)
-    inputs = {name: F.pad(value, (0, more)) for name, value in batch.inputs.items()}
+    longest = max((int(n) + len(ids) for n, ids in zip(lengths, forced, strict=True)), default=0)
+    batch = batch.widened(max(longest, batch.shape[1]))
     for i, ids in enumerate(forced):
         where = slice(int(lengths[i]), int(lengths[i]) + len(ids))
-        inputs["input_ids"][i, where] = torch.tensor(ids, dtype=torch.long)
-        inputs["attention_mask"][i, where] = 1
-    return replace(
-        batch,
-        inputs=inputs,
-        valid=F.pad(batch.valid, (0, more)),
-        special=F.pad(batch.special, (0, more), value=True),
-        segments=F.pad(batch.segments, (0, more)),
-    )
+        batch.inputs["input_ids"][i, where] = torch.tensor(ids, dtype=torch.long)
+        batch.inputs["attention_mask"][i, where] = 1
+    return batch
 
 
 class Seq2SeqLM(LanguageModel):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import TargetError, TextError
@@ -47,6 +48,9 @@ class QuestionAnswering(Task):
     def read(self, raw: Any, batch: Batch) -> Tensor:
         logits = torch.stack([raw.start_logits, raw.end_logits], 1)  # (examples, 2, tokens)
         return logits.masked_fill(~batch.valid[:, None], -torch.inf)
+
+    def widened(self, output: Tensor, tokens: int) -> Tensor:
+        return F.pad(output, (0, tokens - output.shape[-1]), value=-torch.inf)
 
     def predict(self, output: Tensor, batch: Batch) -> Tensor:
         """The best span inside the context, of at most LONGEST_ANSWER tokens."""

@@ -31,6 +31,9 @@ class TokenClassification(Task):
     def read(self, raw: Any, batch: Batch) -> Tensor:
         return raw.logits.masked_fill(~labelled(batch)[:, :, None], 0.0)
 
+    def widened(self, output: Tensor, tokens: int) -> Tensor:
+        return F.pad(output, (0, 0, 0, tokens - output.shape[1]))
+
     def predict(self, output: Tensor, batch: Batch) -> Tensor:
         return output.argmax(-1).masked_fill(~labelled(batch), -1)
 
