@@ -8,6 +8,10 @@ A lens makes one decision a *row*. A row edits the states at one site and reads 
 
 (De Cao et al. 2020, section 2 and appendix A; their Figure 3e, right, needs a pair.) Rows share nothing, not
 even the baseline, so that no row takes from another what it could drop alone.
+
+In a causal model the state of a token knows nothing of what comes after it, so it cannot tell what the end of
+the text asks for. There a gate also reads the state at the position where the next token is read, at the same
+site, and how far away that is.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import TrainingError
+from ..errors import LensError, TrainingError
 from ..model.masking import baseline_at as baseline_at
 from ..model.masking import mix as mix
 from .gates import HardConcrete
@@ -124,15 +128,21 @@ class Probe(nn.Module):
         places: how many places of a text, from the second on, have a baseline of their own. Never at the
             words, to which the model adds positions afterwards, and never at the first place, where a [CLS]
             token would be imitated.
+        causal: whether gates also read the position where the next token is read.
     """
 
     def __init__(
-        self, rows: Sequence[MaskRow], widths: Mapping[int, int], hidden: int | None = None, places: int = 0
+        self,
+        rows: Sequence[MaskRow],
+        widths: Mapping[int, int],
+        hidden: int | None = None,
+        places: int = 0,
+        causal: bool = False,
     ) -> None:
         super().__init__()
-        self.rows = tuple(rows)
+        self.rows, self.causal = tuple(rows), causal
         self.gates = nn.ModuleList(
-            GateNetwork(sum(widths[s] for s in row.reads), hidden or max(32, widths[row.edit] // 4))
+            GateNetwork(_seen_width(row, widths, causal), hidden or max(32, widths[row.edit] // 4))
             for row in self.rows
         )
         self.baselines = nn.ParameterList(
@@ -165,25 +175,54 @@ class Probe(nn.Module):
         """The bias of every row's gates."""
         return [self.gate(row).bias for row in range(len(self.rows))]
 
-    def logits(self, row: int, states: Mapping[int, Tensor]) -> Tensor:
+    def seen(self, row: int, states: Mapping[int, Tensor], reader: Tensor | None = None) -> list[Tensor]:
+        """What one row's gates read, (examples, tokens, width) each, from states by site.
+
+        Args:
+            reader: the position where the next token is read, (examples,), for a causal model.
+        """
+        own = [states[site] for site in self.rows[row].reads]
+        if not self.causal:
+            return own
+        if reader is None:
+            raise LensError("the gates of a causal model read where the next token is read; give the reader")
+        return [*own, *read_from(own[-1], reader)]
+
+    def logits(self, row: int, states: Mapping[int, Tensor], reader: Tensor | None = None) -> Tensor:
         """One row's logits (examples, tokens) from states (examples, tokens, width) by site."""
-        return self.gate(row)(*(states[site] for site in self.rows[row].reads))
+        return self.gate(row)(*self.seen(row, states, reader))
 
-    def keep_of(self, row: int, states: Mapping[int, Tensor]) -> Tensor:
+    def keep_of(self, row: int, states: Mapping[int, Tensor], reader: Tensor | None = None) -> Tensor:
         """One row's P(kept): (examples, tokens)."""
-        return kept(self.logits(row, states))
+        return kept(self.logits(row, states, reader))
 
-    def keep(self, states: Mapping[int, Tensor]) -> Tensor:
+    def keep(self, states: Mapping[int, Tensor], reader: Tensor | None = None) -> Tensor:
         """P(kept) at every row: (rows, examples, tokens)."""
-        return torch.stack([self.keep_of(row, states) for row in range(len(self.rows))])
+        return torch.stack([self.keep_of(row, states, reader) for row in range(len(self.rows))])
 
     @torch.no_grad()
-    def fit_statistics(self, tokens: Mapping[int, Tensor]) -> None:
-        """Standardise each network's inputs by mean and standard deviation of states (tokens, width)."""
-        for i, row in enumerate(self.rows):
-            seen = torch.cat([tokens[site] for site in row.reads], dim=-1)
+    def fit_statistics(
+        self, states: Mapping[int, Tensor], usual: Tensor, reader: Tensor | None = None
+    ) -> None:
+        """Standardise each network's inputs by mean and standard deviation over the tokens that are `usual`,
+        (examples, tokens) bool."""
+        for i in range(len(self.rows)):
+            seen = torch.cat([one[usual].float() for one in self.seen(i, states, reader)], dim=-1)
             self.gate(i).mean.copy_(seen.mean(0))
             self.gate(i).scale.copy_(seen.std(0).clamp(min=1e-3))
+
+
+def _seen_width(row: MaskRow, widths: Mapping[int, int], causal: bool) -> int:
+    return sum(widths[site] for site in row.reads) + (widths[row.reads[-1]] + 1 if causal else 0)
+
+
+def read_from(state: Tensor, reader: Tensor) -> list[Tensor]:
+    """For each token the state (examples, tokens, width) at the reader (examples,), and how near that is,
+    (examples, tokens, 1): 1 there, 1/2 one token before it, 1/3 two before."""
+    examples, tokens, _ = state.shape
+    there = state[torch.arange(examples, device=state.device), reader]
+    away = (reader[:, None] - torch.arange(tokens, device=state.device)).abs()
+    return [there[:, None].expand_as(state), (1 / (1 + away))[..., None].to(state.dtype)]
 
 
 def kept(logits: Tensor) -> Tensor:
