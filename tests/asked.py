@@ -18,8 +18,10 @@ import transformers as hf
 from masklens import Subject
 
 FILLERS = [f"filler{i}" for i in range(8)]
-KEYS = {"colour?": ["red", "green", "blue", "pink"], "animal?": ["cat", "dog", "cow", "hen"]}
-WORDS = [*FILLERS, *KEYS, *KEYS["colour?"], *KEYS["animal?"]]
+KEYS = [[f"colour{i}" for i in range(8)], [f"animal{i}" for i in range(8)]]
+QUESTIONS = [[f"{kind}{i}?" for i in range(4)] for kind in ("colour", "animal")]
+"""several of each, so that a baseline cannot stand for all of them"""
+WORDS = [*FILLERS, *sum(KEYS, []), *sum(QUESTIONS, [])]
 
 
 class Example(NamedTuple):
@@ -33,11 +35,11 @@ class Example(NamedTuple):
 def examples(count: int, seed: int = 0) -> list[Example]:
     draw, made = random.Random(seed), []
     for _ in range(count):
-        question = draw.choice(list(KEYS))
-        asked, other = (draw.choice(KEYS[q]) for q in sorted(KEYS, key=lambda q: q != question))
+        kind = draw.randrange(2)
+        asked, other = draw.choice(KEYS[kind]), draw.choice(KEYS[1 - kind])
         words = [*draw.choices(FILLERS, k=draw.randint(3, 7)), asked, other]
         draw.shuffle(words)
-        made.append(Example(" ".join([*words, question]), asked, other))
+        made.append(Example(" ".join([*words, draw.choice(QUESTIONS[kind])]), asked, other))
     return made
 
 
@@ -58,7 +60,7 @@ def tokenizer() -> Any:
     )
 
 
-def untrained(width: int = 48, blocks: int = 3) -> Any:
+def untrained(width: int = 32, blocks: int = 2) -> Any:
     torch.manual_seed(0)
     config = hf.LlamaConfig(
         vocab_size=len(tokenizer()),
@@ -76,21 +78,20 @@ def untrained(width: int = 48, blocks: int = 3) -> Any:
 
 
 @cache
-def subject(steps: int = 400) -> Subject:
+def subject(steps: int = 300, each: int = 64) -> Subject:
     """Trained to answer; a few seconds."""
-    made, model = examples(64 * steps, seed=7), untrained()
-    encoded = Subject(model, tokenizer())
+    made, model = examples(each * steps, seed=7), untrained()
+    subject = Subject(model, tokenizer())
+    batch = subject.encode([one.text for one in made])
+    wanted = torch.tensor(tokenizer().convert_tokens_to_ids([one.asked for one in made]))
+    last = batch.valid.sum(1) - 1
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
-    model.train()
-    for step in range(steps):
-        part = made[64 * step : 64 * step + 64]
-        batch = encoded.encode([one.text for one in part])
-        logits = model(**batch.inputs).logits[torch.arange(64), batch.valid.sum(1) - 1]
-        wanted = torch.tensor(tokenizer().convert_tokens_to_ids([one.asked for one in part]))
-        loss = F.cross_entropy(logits, wanted)
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1.0, i / 20, 2 * (1 - i / steps)))
+    for part in torch.arange(len(made)).split(each):
+        logits = model(**{name: value[part] for name, value in batch.inputs.items()}).logits
+        loss = F.cross_entropy(logits[torch.arange(each), last[part]], wanted[part])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        for group in optimizer.param_groups:
-            group["lr"] = 3e-3 * min(1.0, step / 20, 2 * (1 - step / steps) + 0.01)
-    return encoded
+        rate.step()
+    return subject

@@ -315,10 +315,12 @@ def _keep_bytes(device: torch.device) -> int:
 def _new_probe(rows: Sequence[MaskRow], train: FrozenTexts, settings: Settings, over: Over) -> Probe:
     """Gates that are all open. A state that is replaced keeps its place, as a masked word does: over states
     of a tokenised text there is a baseline for each place."""
-    places = train.longest - 1 if over == "states" and train.subject.tokenizer is not None else 0
     first = train.some_states()
+    causal = first.reader is not None
+    by_place = over == "states" and train.subject.tokenizer is not None
+    places = train.longest - (not causal) if by_place else 0
     with seeded(settings.seed):
-        probe = Probe(rows, train.widths, settings.hidden, places, causal=first.reader is not None)
+        probe = Probe(rows, train.widths, settings.hidden, places, causal)
     probe.to(train.subject.device)
     probe.fit_statistics(first.states, first.usual, first.reader)
     with torch.no_grad():

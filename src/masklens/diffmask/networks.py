@@ -41,6 +41,9 @@ in one step of about twenty, and gets a gradient"""
 TEMPERATURE = 0.5
 """of the gates that are sampled in training. The paper's 0.2 gives nearly hard samples, few of which have a
 gradient; with 0.5 a gate learns from four times as few texts"""
+OUTLIER = 20.0
+"""how many standard deviations from the mean a gate sees: the first place of a causal model has states a
+hundred times as large as others, which would saturate every unit"""
 SCALE = 10.0
 """factor of the networks' outputs: without it logits would move too slowly"""
 THRESHOLD = 0.5
@@ -114,7 +117,7 @@ class GateNetwork(nn.Module):
     def forward(self, *states: Tensor) -> Tensor:
         """States of one or more sites, (..., width) each, to logits (...)."""
         seen = torch.cat([state.to(self.mean.dtype) for state in states], dim=-1)
-        units = torch.tanh(self.inner((seen - self.mean) / self.scale))
+        units = torch.tanh(self.inner(((seen - self.mean) / self.scale).clamp(-OUTLIER, OUTLIER)))
         return inward(self.bias + SCALE * self.outer(units)[..., 0], -LIMIT, LIMIT)
 
 
@@ -127,7 +130,8 @@ class Probe(nn.Module):
         hidden: hidden units of a gate network; by default a quarter of the edited state's width, at least 32.
         places: how many places of a text, from the second on, have a baseline of their own. Never at the
             words, to which the model adds positions afterwards, and never at the first place, where a [CLS]
-            token would be imitated.
+            token would be imitated. In a causal model they are counted from the first, which has seen no
+            other and holds no answer.
         causal: whether gates also read the position where the next token is read.
     """
 
@@ -166,9 +170,9 @@ class Probe(nn.Module):
 
     def baseline(self, row: int) -> Tensor:
         """What replaces a state that a row drops: a vector (width,), or a table by place (see `baseline_at`)
-        whose first and last rows are the vector alone."""
-        vector, name = self.baselines[row], str(row)
-        return vector + F.pad(self.places[name], (0, 0, 1, 1)) if name in self.places else vector
+        whose last row, and first unless the model is causal, is the vector alone."""
+        vector, name, before = self.baselines[row], str(row), 0 if self.causal else 1
+        return vector + F.pad(self.places[name], (0, 0, before, 1)) if name in self.places else vector
 
     @property
     def biases(self) -> list[Tensor]:

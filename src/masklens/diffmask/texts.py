@@ -57,12 +57,20 @@ class FirstStates(NamedTuple):
     """States of the first texts: where a probe begins."""
 
     subject: Subject
-    usual: Tensor
-    """(texts, tokens) bool: the tokens that count"""
+    removable: Tensor
+    """(texts, tokens) bool: what a mask may drop"""
     states: States
     """(texts, tokens, width) each"""
     reader: Tensor | None
     """(texts,): where the next token is read, for a causal model"""
+
+    @property
+    def usual(self) -> Tensor:
+        """The tokens that count, (texts, tokens) bool. A causal model has states of huge norm at the first
+        place, which would drown all others: it is left out there."""
+        later = self.removable.clone()
+        later[:, 0] = False
+        return later if self.reader is not None and bool(later.any()) else self.removable
 
     def tokens(self, site: int) -> Tensor:
         """(tokens, width)"""
@@ -80,10 +88,12 @@ class FirstStates(NamedTuple):
         return self.tokens(site).mean(0)
 
     def place_means(self, site: int, places: int) -> Tensor:
-        """How the mean state of each place, from the second on, differs from that of all; 0 where none was:
-        (places, width)."""
-        count = self.usual[:, 1:].sum(0)[:, None]  # (tokens, 1)
-        total = (self.states[site][:, 1:].float() * self.usual[:, 1:, None]).sum(0)
+        """How the mean state of each place, from the second on (in a causal model from the first), differs
+        from that of all; 0 where none was: (places, width)."""
+        start = 1 if self.reader is None else 0
+        inside = self.removable[:, start:]
+        count = inside.sum(0)[:, None]  # (tokens, 1)
+        total = (self.states[site][:, start:].float() * inside[..., None]).sum(0)
         found = torch.where(count > 0, total / count.clamp(min=1) - self.tokens(site).mean(0), 0.0)
         return torch.cat([found, found.new_zeros(max(0, places - len(found)), found.shape[1])])[:places]
 
@@ -138,13 +148,9 @@ class FrozenTexts:
         return Drawn(batch, output, lambda site, some: keeps.states[site][place[some]], *masks)
 
     def some_states(self) -> FirstStates:
-        """The states of up to FIRST texts. Causal models have states of huge norm at the first place, which
-        would drown all others: it is left out there."""
+        """The states of up to FIRST texts."""
         drawn = self.draw(list(range(min(FIRST, len(self)))))
-        usual = drawn.removable.clone()
-        if drawn.reader is not None and bool(usual[:, 1:].any()):
-            usual[:, 0] = False
-        return FirstStates(self.subject, usual, drawn.states(), drawn.reader)
+        return FirstStates(self.subject, drawn.removable, drawn.states(), drawn.reader)
 
     def _places(self, rows: Sequence[int], width: int) -> Tensor:
         """Where the states of these rows are kept: (rows, width); padding is at the end of all."""
