@@ -63,7 +63,7 @@ def test_fillers_go_and_the_word_that_was_asked_for_stays(site, lenses):
 
 def test_above_the_last_block_only_the_last_state_matters(lenses):
     kept = kept_by_kind(lenses["states"], LAST)
-    assert kept["question"] > 0.95 and max(kept[k] for k in ("asked", "other", "filler")) < 0.05, kept
+    assert kept["question"] > 0.9 and max(kept[k] for k in ("asked", "other", "filler")) < 0.1, kept
 
 
 def test_states_of_the_asked_word_are_needed_below_attention(lenses):
@@ -170,7 +170,9 @@ def test_a_continuation_is_no_part_of_the_text(subject, lenses):
 
 def test_answers_are_explained_step_by_step(subject, lenses):
     lens = lenses["inputs"]
-    made = ml.explain_generation(subject, TEST[0].text, "diffmask", lens=lens, sites=[LAST], max_new_tokens=2)
+    made = ml.explain_generation(
+        subject, TEST[0].text, "diffmask", sites=[LAST], max_new_tokens=2, method_options={"lens": lens}
+    )
     (alone,) = lens.explain([TEST[0].text], sites=[LAST])
     np.testing.assert_allclose(made.step(0).scores[0], alone.scores[0], atol=1e-5)
     assert made.steps[0] == TEST[0].asked

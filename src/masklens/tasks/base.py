@@ -30,7 +30,7 @@ class Task(ABC):
     """which text is cut if a pair is too long for the model, in the words of tokenizers"""
 
     def removable(self, batch: Batch) -> Tensor:
-        """The tokens whose states may be replaced by a vector that stands for none: (examples, tokens) bool."""
+        """The tokens whose states may be replaced by those of no token: (examples, tokens) bool."""
         return batch.valid
 
     def reader(self, batch: Batch) -> Tensor | None:
