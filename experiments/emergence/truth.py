@@ -62,7 +62,7 @@ def supervised(subject: Subject, train: Examples, validation: Examples, margin: 
         torch.manual_seed(seed)
         probe = Probe(rows, texts.widths, hidden=64).to(subject.device)
     first = texts.some_states()
-    probe.fit_statistics({site: first.tokens(site) for site in probe.reads})
+    probe.fit_statistics(first.states, first.usual)
     generator = torch.Generator().manual_seed(seed)
     with subject.frozen():
         _learn_baseline(probe, texts, train.relevant, generator)

@@ -63,7 +63,8 @@ def test_rows_over_inputs_edit_the_words_whichever_sites_are_asked_for():
 @pytest.mark.parametrize("over", ["inputs", "states", PAIRS])
 def test_logits_are_the_papers_formula(over, states):
     probe = probe_over(over)
-    probe.fit_statistics({site: state.flatten(0, 1) + 0.5 for site, state in states.items()})
+    every = torch.ones(states[0].shape[:2], dtype=torch.bool)
+    probe.fit_statistics({site: state + 0.5 for site, state in states.items()}, every)
     for row in range(len(probe.rows)):
         probe.gate(row).bias.fill_(row - 1.0)
         found = probe.logits(row, states)
@@ -146,7 +147,7 @@ def test_statistics_standardise_what_a_row_reads(states):
     probe = probe_over("inputs")
     tokens = {site: 3 * state.flatten(0, 1) - 1 for site, state in states.items()}
     tokens[1][:, 2] = 0.7  # always the same: no division by 0
-    probe.fit_statistics(tokens)
+    probe.fit_statistics(tokens, torch.ones(len(tokens[0]), dtype=torch.bool))
     seen, gate = torch.cat([tokens[0], tokens[1]], dim=-1), probe.gate(1)
     torch.testing.assert_close(gate.mean, seen.mean(0))
     torch.testing.assert_close(gate.scale, seen.std(0).clamp(min=1e-3))

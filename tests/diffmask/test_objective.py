@@ -62,6 +62,7 @@ def test_padding_is_not_kept(bert):
     assert tokens < kept.batch.valid.numel()
     assert all(len(state) == tokens + 1 for state in kept._kept.states.values())
     needed = sum(s.shape[-1] * s.element_size() for s in kept._kept.states.values()) * tokens
+    needed += kept._kept.output.numel() * kept._kept.output.element_size()
     assert frozen(TEXTS, bert, needed)._kept is not None
     assert frozen(TEXTS, bert, needed - 1)._kept is None
 

@@ -30,7 +30,7 @@ class Masks(Protocol):
 
     def baseline(self, row: int) -> Tensor: ...
 
-    def keep_of(self, row: int, states: Mapping[int, Tensor]) -> Tensor: ...
+    def keep_of(self, row: int, states: Mapping[int, Tensor], reader: Tensor | None = None) -> Tensor: ...
 
 
 @torch.no_grad()
@@ -74,24 +74,23 @@ def judge(probe: Masks, texts: FrozenTexts, rows: Sequence[int] | None = None) -
     for chunk in order:
         drawn = texts.draw(chunk)
         states = drawn.states()
-        keeps = {i: (probe.keep_of(i, states) > THRESHOLD) & drawn.batch.valid for i in rows}
+        keeps = {i: (probe.keep_of(i, states, drawn.reader) > THRESHOLD) & drawn.removable for i in rows}
         for i, output in zip(rows, masked_outputs(probe, texts, drawn, keeps), strict=True):
             divergence = task.divergence(drawn.output, output).double()
             agrees = task.agrees(drawn.output, output, drawn.batch).double()
             found.append(torch.stack([divergence, keeps[i].sum(1).double(), agrees]))
-    lengths = texts.lengths[[row for chunk in order for row in chunk]].double()
+    counts = texts.counts[[row for chunk in order for row in chunk]].double()
     each = [torch.cat(found[i :: len(rows)], dim=1).cpu() for i in range(len(rows))]  # (3, texts)
-    return [_judged(one, lengths) for one in each]
+    return [_judged(one, counts) for one in each]
 
 
-def _judged(values: Tensor, lengths: Tensor) -> Judged:
+def _judged(values: Tensor, counts: Tensor) -> Judged:
     """Means and standard errors from each text's divergence, tokens kept and agreement, (3, texts)."""
-    count = len(lengths)
     divergence, tokens, agrees = values
-    share = tokens.sum() / lengths.sum()
-    off = tokens - share * lengths  # the share is a ratio of sums: its error is that of this mean
-    spread = off.square().sum().sqrt() / lengths.sum()
-    error = divergence.std(correction=0) / count**0.5
+    share = tokens.sum() / counts.sum()
+    off = tokens - share * counts  # the share is a ratio of sums: its error is that of this mean
+    spread = off.square().sum().sqrt() / counts.sum()
+    error = divergence.std(correction=0) / len(counts) ** 0.5
     return Judged(*(float(x) for x in (divergence.mean(), error, share, spread, agrees.mean())))
 
 

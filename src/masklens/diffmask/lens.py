@@ -180,9 +180,10 @@ class DiffMask:
         ]
 
     @torch.no_grad()
-    def keep(self, states: dict[int, Tensor]) -> Tensor:
-        """P(kept) at every site of the lens: (sites, examples, tokens)."""
-        return self.probe.keep(states)
+    def keep(self, states: dict[int, Tensor], reader: Tensor | None = None) -> Tensor:
+        """P(kept) at every site of the lens: (sites, examples, tokens). A causal model needs the position
+        where each next token is read, (examples,): `subject.task.reader(batch)`."""
+        return self.probe.keep(states, reader)
 
     def baseline(self, site: int) -> Baseline:
         """What replaces the states that are dropped at one of the lens's sites."""
@@ -211,6 +212,7 @@ class DiffMask:
             "over": self.over if isinstance(self.over, str) else [tuple(pair) for pair in self.over],
             "rows": [(row.site, row.edit, list(row.reads)) for row in self.probe.rows],
             "places": max((len(table) for table in self.probe.places.values()), default=0),
+            "causal": self.probe.causal,
             "settings": self.settings,
             "diagnostics": self.diagnostics,
             "events": self.events,
@@ -313,12 +315,14 @@ def _keep_bytes(device: torch.device) -> int:
 def _new_probe(rows: Sequence[MaskRow], train: FrozenTexts, settings: Settings, over: Over) -> Probe:
     """Gates that are all open. A state that is replaced keeps its place, as a masked word does: over states
     of a tokenised text there is a baseline for each place."""
-    places = train.longest - 1 if over == "states" and train.subject.tokenizer is not None else 0
-    with seeded(settings.seed):
-        probe = Probe(rows, train.widths, settings.hidden, places)
-    probe.to(train.subject.device)
     first = train.some_states()
-    probe.fit_statistics({site: first.tokens(site) for site in probe.reads})
+    causal = first.reader is not None
+    by_place = over == "states" and train.subject.tokenizer is not None
+    places = train.longest - (not causal) if by_place else 0
+    with seeded(settings.seed):
+        probe = Probe(rows, train.widths, settings.hidden, places, causal)
+    probe.to(train.subject.device)
+    probe.fit_statistics(first.states, first.usual, first.reader)
     with torch.no_grad():
         for baseline, row in zip(probe.baselines, rows, strict=True):
             baseline.copy_(first.first_baseline(row.edit))
@@ -417,5 +421,7 @@ def diffmask(
     request.note(output)
     over = lens.over if isinstance(lens.over, str) else "pairs of sites"
     request.notes.update({i: {"over": over} for i in range(len(request.batch))})
-    rows = [lens.sites.index(site) for site in request.sites]
-    return lens.keep(states)[rows].transpose(0, 1)
+    rows, task = [lens.sites.index(site) for site in request.sites], request.subject.task
+    keep = lens.keep(states, task.reader(request.batch))[rows].transpose(0, 1)
+    always = request.batch.valid & ~task.removable(request.batch)
+    return keep.masked_fill(always[:, None], 1.0)

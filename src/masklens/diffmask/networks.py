@@ -8,6 +8,10 @@ A lens makes one decision a *row*. A row edits the states at one site and reads 
 
 (De Cao et al. 2020, section 2 and appendix A; their Figure 3e, right, needs a pair.) Rows share nothing, not
 even the baseline, so that no row takes from another what it could drop alone.
+
+In a causal model the state of a token knows nothing of what comes after it, so it cannot tell what the end of
+the text asks for. There a gate also reads the state at the position where the next token is read, at the same
+site, and how far away that is.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import TrainingError
+from ..errors import LensError, TrainingError
 from ..model.masking import baseline_at as baseline_at
 from ..model.masking import mix as mix
 from .gates import HardConcrete
@@ -37,6 +41,9 @@ in one step of about twenty, and gets a gradient"""
 TEMPERATURE = 0.5
 """of the gates that are sampled in training. The paper's 0.2 gives nearly hard samples, few of which have a
 gradient; with 0.5 a gate learns from four times as few texts"""
+OUTLIER = 20.0
+"""how many standard deviations from the mean a gate sees: the first place of a causal model has states a
+hundred times as large as others, which would saturate every unit"""
 SCALE = 10.0
 """factor of the networks' outputs: without it logits would move too slowly"""
 THRESHOLD = 0.5
@@ -110,7 +117,7 @@ class GateNetwork(nn.Module):
     def forward(self, *states: Tensor) -> Tensor:
         """States of one or more sites, (..., width) each, to logits (...)."""
         seen = torch.cat([state.to(self.mean.dtype) for state in states], dim=-1)
-        units = torch.tanh(self.inner((seen - self.mean) / self.scale))
+        units = torch.tanh(self.inner(((seen - self.mean) / self.scale).clamp(-OUTLIER, OUTLIER)))
         return inward(self.bias + SCALE * self.outer(units)[..., 0], -LIMIT, LIMIT)
 
 
@@ -123,16 +130,23 @@ class Probe(nn.Module):
         hidden: hidden units of a gate network; by default a quarter of the edited state's width, at least 32.
         places: how many places of a text, from the second on, have a baseline of their own. Never at the
             words, to which the model adds positions afterwards, and never at the first place, where a [CLS]
-            token would be imitated.
+            token would be imitated. In a causal model they are counted from the first, which has seen no
+            other and holds no answer.
+        causal: whether gates also read the position where the next token is read.
     """
 
     def __init__(
-        self, rows: Sequence[MaskRow], widths: Mapping[int, int], hidden: int | None = None, places: int = 0
+        self,
+        rows: Sequence[MaskRow],
+        widths: Mapping[int, int],
+        hidden: int | None = None,
+        places: int = 0,
+        causal: bool = False,
     ) -> None:
         super().__init__()
-        self.rows = tuple(rows)
+        self.rows, self.causal = tuple(rows), causal
         self.gates = nn.ModuleList(
-            GateNetwork(sum(widths[s] for s in row.reads), hidden or max(32, widths[row.edit] // 4))
+            GateNetwork(_seen_width(row, widths, causal), hidden or max(32, widths[row.edit] // 4))
             for row in self.rows
         )
         self.baselines = nn.ParameterList(
@@ -156,34 +170,63 @@ class Probe(nn.Module):
 
     def baseline(self, row: int) -> Tensor:
         """What replaces a state that a row drops: a vector (width,), or a table by place (see `baseline_at`)
-        whose first and last rows are the vector alone."""
-        vector, name = self.baselines[row], str(row)
-        return vector + F.pad(self.places[name], (0, 0, 1, 1)) if name in self.places else vector
+        whose last row, and first unless the model is causal, is the vector alone."""
+        vector, name, before = self.baselines[row], str(row), 0 if self.causal else 1
+        return vector + F.pad(self.places[name], (0, 0, before, 1)) if name in self.places else vector
 
     @property
     def biases(self) -> list[Tensor]:
         """The bias of every row's gates."""
         return [self.gate(row).bias for row in range(len(self.rows))]
 
-    def logits(self, row: int, states: Mapping[int, Tensor]) -> Tensor:
+    def seen(self, row: int, states: Mapping[int, Tensor], reader: Tensor | None = None) -> list[Tensor]:
+        """What one row's gates read, (examples, tokens, width) each, from states by site.
+
+        Args:
+            reader: the position where the next token is read, (examples,), for a causal model.
+        """
+        own = [states[site] for site in self.rows[row].reads]
+        if not self.causal:
+            return own
+        if reader is None:
+            raise LensError("the gates of a causal model read where the next token is read; give the reader")
+        return [*own, *read_from(own[-1], reader)]
+
+    def logits(self, row: int, states: Mapping[int, Tensor], reader: Tensor | None = None) -> Tensor:
         """One row's logits (examples, tokens) from states (examples, tokens, width) by site."""
-        return self.gate(row)(*(states[site] for site in self.rows[row].reads))
+        return self.gate(row)(*self.seen(row, states, reader))
 
-    def keep_of(self, row: int, states: Mapping[int, Tensor]) -> Tensor:
+    def keep_of(self, row: int, states: Mapping[int, Tensor], reader: Tensor | None = None) -> Tensor:
         """One row's P(kept): (examples, tokens)."""
-        return kept(self.logits(row, states))
+        return kept(self.logits(row, states, reader))
 
-    def keep(self, states: Mapping[int, Tensor]) -> Tensor:
+    def keep(self, states: Mapping[int, Tensor], reader: Tensor | None = None) -> Tensor:
         """P(kept) at every row: (rows, examples, tokens)."""
-        return torch.stack([self.keep_of(row, states) for row in range(len(self.rows))])
+        return torch.stack([self.keep_of(row, states, reader) for row in range(len(self.rows))])
 
     @torch.no_grad()
-    def fit_statistics(self, tokens: Mapping[int, Tensor]) -> None:
-        """Standardise each network's inputs by mean and standard deviation of states (tokens, width)."""
-        for i, row in enumerate(self.rows):
-            seen = torch.cat([tokens[site] for site in row.reads], dim=-1)
+    def fit_statistics(
+        self, states: Mapping[int, Tensor], usual: Tensor, reader: Tensor | None = None
+    ) -> None:
+        """Standardise each network's inputs by mean and standard deviation over the tokens that are `usual`,
+        (examples, tokens) bool."""
+        for i in range(len(self.rows)):
+            seen = torch.cat([one[usual].float() for one in self.seen(i, states, reader)], dim=-1)
             self.gate(i).mean.copy_(seen.mean(0))
             self.gate(i).scale.copy_(seen.std(0).clamp(min=1e-3))
+
+
+def _seen_width(row: MaskRow, widths: Mapping[int, int], causal: bool) -> int:
+    return sum(widths[site] for site in row.reads) + (widths[row.reads[-1]] + 1 if causal else 0)
+
+
+def read_from(state: Tensor, reader: Tensor) -> list[Tensor]:
+    """For each token the state (examples, tokens, width) at the reader (examples,), and how near that is,
+    (examples, tokens, 1): 1 there, 1/2 one token before it, 1/3 two before."""
+    examples, tokens, _ = state.shape
+    there = state[torch.arange(examples, device=state.device), reader]
+    away = (reader[:, None] - torch.arange(tokens, device=state.device)).abs()
+    return [there[:, None].expand_as(state), (1 / (1 + away))[..., None].to(state.dtype)]
 
 
 def kept(logits: Tensor) -> Tensor:

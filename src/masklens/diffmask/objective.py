@@ -68,21 +68,18 @@ class Step(NamedTuple):
     def sampled(self) -> Tensor:
         return ~(self.hard | self.emptied)
 
-    @property
-    def valid(self) -> Tensor:
-        return self.drawn.batch.valid
-
     def of_all(self, which: Tensor) -> Tensor:
         """(each,) for every row: (rows * each, 1)"""
-        return moved(which.repeat(len(self.valid) // self.each), self.valid.device)[:, None]
+        return moved(which.repeat(len(self.logits) // self.each), self.logits.device)[:, None]
 
     def by_row(self, values: Tensor) -> Tensor:
         """(rows * each,) to (rows, each)"""
         return values.unflatten(0, (-1, self.each))
 
     def shares(self, values: Tensor) -> Tensor:
-        """The mean over each text's tokens of values (rows * each, tokens): (rows, each)."""
-        return self.by_row((values * self.valid).sum(1) / self.valid.sum(1))
+        """The mean over what can be dropped of each text of values (rows * each, tokens): (rows, each)."""
+        inside = self.drawn.removable
+        return self.by_row((values * inside).sum(1) / inside.sum(1).clamp(min=1))
 
 
 class LensObjective:
@@ -168,7 +165,8 @@ class LensObjective:
     def _logits(self, drawn: Drawn, each: int) -> Tensor:
         """Every row's logits of its own texts, one row's after the other's."""
         parts = [_part(i, each) for i in range(len(self.probe.rows))]
-        return torch.cat([self.probe.logits(i, drawn.states(part)).float() for i, part in enumerate(parts)])
+        made = [self.probe.logits(i, drawn.states(p), drawn.reader_of(p)) for i, p in enumerate(parts)]
+        return torch.cat(made)
 
     def _outputs(self, drawn: Drawn, keep: Tensor, each: int) -> Tensor:
         """The outputs when every row's texts are edited at its site.
@@ -180,7 +178,7 @@ class LensObjective:
         edits = {row.edit for row in rows}
         if len(edits) > 1 and subject.blocks and keep.device.type != "cuda":
             return torch.cat([self._row_outputs(drawn, keep, i, each) for i in range(len(rows))])
-        keep = torch.where(drawn.batch.valid, keep, 1.0)
+        keep = torch.where(drawn.removable, keep, 1.0)
 
         def edit_at(site: int) -> Callable[[Tensor], Tensor] | Tensor:
             here = {i: _part(i, each) for i, row in enumerate(rows) if row.edit == site}

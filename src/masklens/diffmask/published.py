@@ -92,10 +92,11 @@ class PublishedProbe(nn.Module):
         ]
         return torch.stack([g.rsample(uniform=u) for g, u in zip(gates, drawn, strict=True)]).prod(0)
 
-    def keep_of(self, row: int, states: Mapping[int, Tensor]) -> Tensor:
+    def keep_of(self, row: int, states: Mapping[int, Tensor], reader: Tensor | None = None) -> Tensor:
+        """P(kept); gates as published read a token's own states, also in a causal model."""
         return self.log_keep(row, states).exp()
 
-    def keep(self, states: Mapping[int, Tensor]) -> Tensor:
+    def keep(self, states: Mapping[int, Tensor], reader: Tensor | None = None) -> Tensor:
         """P(kept) at every row: (rows, examples, tokens)."""
         return torch.stack([self.keep_of(row, states) for row in range(len(self.rows))])
 
@@ -142,8 +143,8 @@ def train(probe: PublishedProbe, texts: FrozenTexts, settings: Settings) -> Tens
         output = edited_run(
             texts.subject, drawn.batch, edit, states[edit], keep, probe.baseline(row), check=False
         )
-        valid = drawn.batch.valid
-        sparsity = ((probe.log_keep(row, states) * valid).sum(1) / valid.sum(1)).mean()
+        inside = drawn.removable
+        sparsity = ((probe.log_keep(row, states) * inside).sum(1) / inside.sum(1).clamp(min=1)).mean()
         return row, sparsity, task.divergence(drawn.output, output).mean() - settings.margin
 
     for step in range(settings.steps):

@@ -30,6 +30,8 @@ class SavedLens(FileModel):
     rows: Annotated[list[tuple[Site, Site, list[Site]]], Field(min_length=1)]
     """site, edit and reads of every row of the probe"""
     places: Annotated[int, Field(ge=0, le=10**6)]
+    causal: bool = False
+    """whether gates read the position where the next token is read"""
     settings: Settings
     diagnostics: list[Diagnostic]
     events: list[str]
@@ -106,19 +108,20 @@ def _rows(about: SavedLens, subject: Subject, path: Path) -> list[MaskRow]:
 def _probe(rows: Sequence[MaskRow], tensors: Mapping[str, Tensor], about: SavedLens) -> Probe:
     """A probe with these weights. It is made without memory first: sizes in a file may be anything."""
     with torch.device("meta"):
-        probe = Probe(rows, _widths(rows, tensors), about.settings.hidden, about.places)
+        widths = _widths(rows, tensors, about.causal)
+        probe = Probe(rows, widths, about.settings.hidden, about.places, about.causal)
     probe.load_state_dict({name: value.float() for name, value in tensors.items()}, assign=True)
     return probe.eval().requires_grad_(False)
 
 
-def _widths(rows: Sequence[MaskRow], tensors: Mapping[str, Tensor]) -> dict[int, int]:
+def _widths(rows: Sequence[MaskRow], tensors: Mapping[str, Tensor], causal: bool) -> dict[int, int]:
     """The widths of all sites of a probe, from the sizes of its baselines and networks."""
     widths = {row.edit: tensors[f"baselines.{i}"].shape[0] for i, row in enumerate(rows)}
     for i, row in enumerate(rows):
         missing = [site for site in row.reads if site not in widths]
         if missing:
-            total = tensors[f"gates.{i}.mean"].shape[0]
-            widths[missing[0]] = total - sum(widths.get(site, 0) for site in row.reads)
+            total = tensors[f"gates.{i}.mean"].shape[0] - sum(widths.get(site, 0) for site in row.reads)
+            widths[missing[0]] = (total - 1) // 2 if causal else total  # a causal row reads this site twice
     return widths
 
 

@@ -29,9 +29,16 @@ class Drawn(NamedTuple):
     output: Tensor
     read: Callable[[int, slice], Tensor]
     """from a site and a slice of the texts to states (texts, tokens, width)"""
+    removable: Tensor
+    """(texts, tokens) bool: what a mask may drop"""
+    reader: Tensor | None
+    """(texts,): where the next token is read, for a causal model"""
 
     def states(self, texts: slice = slice(None)) -> States:
         return States(lambda site: self.read(site, texts))
+
+    def reader_of(self, texts: slice) -> Tensor | None:
+        return None if self.reader is None else self.reader[texts]
 
 
 class States(dict[int, Tensor]):
@@ -50,14 +57,24 @@ class FirstStates(NamedTuple):
     """States of the first texts: where a probe begins."""
 
     subject: Subject
-    valid: Tensor
-    """(texts, tokens) bool"""
+    removable: Tensor
+    """(texts, tokens) bool: what a mask may drop"""
     states: States
     """(texts, tokens, width) each"""
+    reader: Tensor | None
+    """(texts,): where the next token is read, for a causal model"""
+
+    @property
+    def usual(self) -> Tensor:
+        """The tokens that count, (texts, tokens) bool. A causal model has states of huge norm at the first
+        place, which would drown all others: it is left out there."""
+        later = self.removable.clone()
+        later[:, 0] = False
+        return later if self.reader is not None and bool(later.any()) else self.removable
 
     def tokens(self, site: int) -> Tensor:
         """(tokens, width)"""
-        return self.states[site][self.valid].float()
+        return self.states[site][self.usual].float()
 
     def spread(self, site: int) -> float:
         """The standard deviation of the states at a site, over all tokens and dimensions."""
@@ -71,10 +88,12 @@ class FirstStates(NamedTuple):
         return self.tokens(site).mean(0)
 
     def place_means(self, site: int, places: int) -> Tensor:
-        """How the mean state of each place, from the second on, differs from that of all; 0 where none was:
-        (places, width)."""
-        count = self.valid[:, 1:].sum(0)[:, None]  # (tokens, 1)
-        total = (self.states[site][:, 1:].float() * self.valid[:, 1:, None]).sum(0)
+        """How the mean state of each place, from the second on (in a causal model from the first), differs
+        from that of all; 0 where none was: (places, width)."""
+        start = 1 if self.reader is None else 0
+        inside = self.removable[:, start:]
+        count = inside.sum(0)[:, None]  # (tokens, 1)
+        total = (self.states[site][:, start:].float() * inside[..., None]).sum(0)
         found = torch.where(count > 0, total / count.clamp(min=1) - self.tokens(site).mean(0), 0.0)
         return torch.cat([found, found.new_zeros(max(0, places - len(found)), found.shape[1])])[:places]
 
@@ -92,11 +111,15 @@ class FrozenTexts:
         self.subject, self.sites = subject, tuple(sites)
         self.batch = subject.encode(texts)
         self.lengths = self.batch.valid.sum(1).cpu()
+        self.counts = subject.task.removable(self.batch).sum(1).cpu()
+        """(texts,): how many tokens a mask may drop"""
         self._kept: Run | None = None
         one = subject.states(self._batch([int(self.lengths.argmin())]), self.sites)
         self.widths = {site: state.shape[-1] for site, state in one.states.items()}
         each = sum(state.shape[-1] * state.element_size() for state in one.states.values())
-        if each * int(self._columns.sum()) <= keep_bytes and one.output.shape[1:] == self._output_shape():
+        outputs = len(self) * one.output.numel() * one.output.element_size()
+        fits = each * int(self._columns.sum()) + outputs <= keep_bytes
+        if fits and one.output.shape[1:] == self._output_shape():
             self._kept = self._compute_all()
 
     def __len__(self) -> int:
@@ -115,18 +138,19 @@ class FrozenTexts:
     def draw(self, rows: Sequence[int]) -> Drawn:
         """These texts with their unedited outputs and states."""
         batch = self._batch(rows)
+        masks = self.subject.task.removable(batch), self.subject.task.reader(batch)
         if self._kept is None:
             run = self.subject.states(batch, self.sites)
-            return Drawn(batch, run.output, lambda site, some: run.states[site][some])
+            return Drawn(batch, run.output, lambda site, some: run.states[site][some], *masks)
         keeps = self._kept
         place = moved(self._places(rows, batch.shape[1]), batch.valid.device)
         output = keeps.output[moved(torch.tensor(rows), keeps.output.device)]
-        return Drawn(batch, output, lambda site, some: keeps.states[site][place[some]])
+        return Drawn(batch, output, lambda site, some: keeps.states[site][place[some]], *masks)
 
     def some_states(self) -> FirstStates:
         """The states of up to FIRST texts."""
         drawn = self.draw(list(range(min(FIRST, len(self)))))
-        return FirstStates(self.subject, drawn.batch.valid, drawn.states())
+        return FirstStates(self.subject, drawn.removable, drawn.states(), drawn.reader)
 
     def _places(self, rows: Sequence[int], width: int) -> Tensor:
         """Where the states of these rows are kept: (rows, width); padding is at the end of all."""

@@ -199,10 +199,11 @@ class Masked:
         return batch, self.subject.run(batch).output
 
     def _removable(self) -> Tensor:
-        """Special tokens, and tokens that are the mask token already, stay; with a Baseline all can go."""
+        """Special tokens, and tokens that are the mask token already, stay; with a Baseline the task says
+        which."""
         batch = self.batch
         if isinstance(self.how, Baseline):
-            return batch.valid
+            return self.subject.task.removable(batch)
         if not {"input_ids", "attention_mask"} <= batch.inputs.keys():
             raise ModelError(
                 f"tokens are hidden through input_ids and attention_mask; this subject takes "
@@ -269,10 +270,10 @@ def edited_run(
 
     Args:
         state: the unedited states, where they are known; the blocks below the site are not run then.
-        keep: (examples, tokens), bool or between 0 and 1. What is no token of the text is always kept.
+        keep: (examples, tokens), bool or between 0 and 1. What may not be removed is always kept.
     """
-    known = keep.dtype == torch.bool
-    everywhere = keep | ~batch.valid if known else torch.where(batch.valid, keep, 1.0)
+    removable, known = subject.task.removable(batch), keep.dtype == torch.bool
+    everywhere = keep | ~removable if known else torch.where(removable, keep, 1.0)
     edited = (lambda s: mix(everywhere, s, baseline)) if state is None else mix(everywhere, state, baseline)
     return subject.run(batch, replace={edit: edited}, check=check).output
 

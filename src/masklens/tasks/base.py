@@ -29,6 +29,15 @@ class Task(ABC):
     cut = "longest_first"
     """which text is cut if a pair is too long for the model, in the words of tokenizers"""
 
+    def removable(self, batch: Batch) -> Tensor:
+        """The tokens whose states may be replaced by those of no token: (examples, tokens) bool."""
+        return batch.valid
+
+    def reader(self, batch: Batch) -> Tensor | None:
+        """The position at which each output is first read, (examples,), where no other position knows what is
+        asked: in a causal model. None elsewhere."""
+        return None
+
     def source(self, text: Text) -> Text:
         """The part of a text that is tokenised."""
         return text

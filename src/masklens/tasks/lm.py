@@ -161,8 +161,20 @@ class CausalLM(LanguageModel):
     """The next token after the text, or a given continuation.
 
     The tokens of the continuation are added to the input, but they are not part of the text. They are not
-    valid and get no score.
+    valid and get no score. States of special tokens are never replaced: models park attention on the start
+    mark, and without it they fail on any text.
     """
+
+    fixed_shape = True
+
+    def removable(self, batch: Batch) -> Tensor:
+        return batch.valid & ~batch.special
+
+    def reader(self, batch: Batch) -> Tensor:
+        return batch.marks["positions"][:, 0]
+
+    def average(self, outputs: Tensor) -> Tensor:
+        return F.softmax(outputs.float(), -1).mean(0, keepdim=True).log()
 
     def _extend(self, batch: Batch, plans: Sequence[Continuation]) -> tuple[Batch, Tensor]:
         lengths = batch.valid.sum(1)  # texts are padded on the right
