@@ -414,7 +414,7 @@ def diffmask(
     if missing:
         raise MethodError(f"the lens has no site {missing[0]}; it has sites {lens.sites}")
     output, states = request.subject.states(request.batch, lens.probe.reads)
-    request.note(output)
+    request.note(output, states)
     over = lens.over if isinstance(lens.over, str) else "pairs of sites"
     request.notes.update({i: {"over": over} for i in range(len(request.batch))})
     rows = [lens.sites.index(site) for site in request.sites]
