@@ -57,6 +57,9 @@ def test_its_lenses_keep_their_margins(subject, over):
     assert lens.sites == subject.sites and lens.over == over
     assert all(d.ok and d.divergence <= lens.settings.margin for d in lens.diagnostics)
     assert min(d.kept for d in lens.diagnostics) < 0.6
+    frame = lens.diagnostics.to_pandas()
+    assert list(frame.kept) == [d.kept for d in lens.diagnostics]
+    assert frame.index[-1] == f"block {lens.sites[-1] - 1}" and frame.ok.all()
     texts, _ = demo.read_reviews()
     proofs = ml.verify(lens.subject, lens.explain(texts), replace=lens)
     assert np.mean([proof.prediction_kept for proof in proofs]) >= 0.8

@@ -21,9 +21,13 @@ import masklens as ml
 import tiny
 from corpora import content, save_model, slowly, write_corpus
 from masklens.corpus import Job, read_back, run
+from masklens.corpus.shards import Place
 from masklens.corpus.storage import Folder
-from masklens.corpus.worker import Worker
+from masklens.corpus.worker import Chunk, Worker
+from masklens.diffmask.networks import Probe, rows_for
+from masklens.diffmask.trainer import Settings
 from masklens.errors import CorpusError, MasklensError, MethodError
+from masklens.files.reading import Row
 
 
 def attributions(out):
@@ -83,10 +87,11 @@ def test_datasets_and_load_read_the_shards(job, tmp_path):
     assert ml.load(tmp_path / "out/data/part-00000-000000.parquet") == first[: len(first)][:14]
 
 
-def test_a_lens_and_an_lm_head_go_with_the_run(model, corpus, tmp_path):
+@pytest.mark.parametrize("over", ["inputs", "states"])
+def test_a_lens_goes_with_the_run(over, model, corpus, tmp_path):
     subject = ml.Subject.from_pretrained(model)
     with pytest.warns(UserWarning):
-        lens = ml.DiffMask.fit(subject, corpora.GOOD * 4, steps=2, sites=[0, 2])
+        lens = ml.DiffMask.fit(subject, corpora.GOOD * 4, over=over, steps=2, sites=[0, 2])
     lens.save_pretrained(tmp_path / "lens")
     job = Job(model, corpus, "diffmask", lens=str(tmp_path / "lens"), shard_rows=32)
     run(job, str(tmp_path / "out"))
@@ -98,6 +103,24 @@ def test_a_lens_and_an_lm_head_go_with_the_run(model, corpus, tmp_path):
         table.verification, ml.verify(lens.subject, expected, replace=lens, control=False), strict=True
     ):
         assert verified["divergence"] == pytest.approx(proof.divergence, abs=1e-5)
+
+
+def test_masks_over_states_are_verified_without_the_blocks_below(model, tmp_path):
+    subject, counts = ml.Subject.from_pretrained(model), []
+    last = max(subject.sites)
+    probe = Probe(rows_for("states", [last]), {last: subject.module.config.hidden_size})
+    torch.nn.init.constant_(probe.gate(0).bias, -9.0)  # everything is masked
+    ml.DiffMask(subject, probe, "states", Settings()).save_pretrained(tmp_path / "lens")
+    for verify in (False, True):
+        worker = Worker(Job(model, "x", "diffmask", lens=str(tmp_path / "lens"), verify=verify))
+        rows: list[int] = []
+        first = worker.subject.blocks[2].module.attention
+        first.register_forward_hook(lambda module, args, output, rows=rows: rows.append(len(args[0])))
+        texts = [Row(i, text) for i, text in enumerate(corpora.GOOD)]
+        shard = worker.explain(worker.encode(Chunk(Place(0, 0), "x", texts)))
+        counts.append(sum(rows))
+    assert shard.table["verification"][0]["divergence"].as_py() > 0
+    assert counts[1] <= counts[0] + 2  # of two runs of one text it is seen that blocks can be left out
 
 
 def test_a_guard_holds_for_every_row(job, tmp_path):

@@ -195,7 +195,7 @@ class Worker:
         """Remove what the deepest site's scores do not need, and run the model again (see `verify`)."""
         if not self.job.verify:
             return []
-        how = removal(self.options.get("lens") or "mask", self.sites[-1])
+        how = request.known(removal(self.options.get("lens") or "mask", self.sites[-1]))
         known = Known(request.batch, request.reference)
         views = Views(self.subject, request.batch.texts, how=how, known=known, like=self._views)
         self._views = self._views or views

@@ -40,7 +40,7 @@ from .processes import is_main
 from .published import PublishedProbe, fit_published
 from .saved import read_lens, write_lens
 from .texts import FrozenTexts
-from .trainer import PRECISIONS, Diagnostic, Settings, Training, diagnostics
+from .trainer import PRECISIONS, Diagnostic, Diagnostics, Settings, Training, diagnostics
 
 KEEP_BYTES = 2 * 10**9
 """memory for frozen states on a CPU; on a GPU a third of what is free"""
@@ -66,7 +66,7 @@ class DiffMask:
         history: Sequence[dict[str, Any]] = (),
     ) -> None:
         self.subject, self.probe, self.over, self.settings = subject, probe, over, settings
-        self.diagnostics, self.events, self.history = list(diagnostics), list(events), list(history)
+        self.diagnostics, self.events, self.history = Diagnostics(diagnostics), list(events), list(history)
 
     @property
     def sites(self) -> tuple[int, ...]:
@@ -418,7 +418,7 @@ def diffmask(
     if missing:
         raise MethodError(f"the lens has no site {missing[0]}; it has sites {lens.sites}")
     output, states = request.subject.states(request.batch, lens.probe.reads)
-    request.note(output)
+    request.note(output, states)
     over = lens.over if isinstance(lens.over, str) else "pairs of sites"
     request.notes.update({i: {"over": over} for i in range(len(request.batch))})
     rows, task = [lens.sites.index(site) for site in request.sites], request.subject.task

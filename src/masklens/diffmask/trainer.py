@@ -108,6 +108,17 @@ class Diagnostic(NamedTuple):
     """whether the divergence is within the margin, and was measured on enough texts"""
 
 
+class Diagnostics(list[Diagnostic]):
+    """How a lens does at each of its sites."""
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with a row for each site."""
+        import pandas
+
+        names = [site_name(one.site) for one in self]
+        return pandas.DataFrame(self, columns=Diagnostic._fields, index=pandas.Index(names, name="layer"))
+
+
 def diagnostics(rows: Sequence[MaskRow], judged: Sequence[Judged], margin: float) -> list[Diagnostic]:
     return [
         Diagnostic(row.site, j.divergence, j.kept, j.agreement, j.kept_error, j.divergence <= margin)

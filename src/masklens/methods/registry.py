@@ -65,8 +65,9 @@ class Request:
     _reference: Tensor | None = field(default=None, repr=False)
     _states: dict[int, Tensor] | None = field(default=None, repr=False)
 
-    def note(self, output: Tensor) -> Tensor:
-        """Keep an unedited output that the method computed anyway, so that it is computed once."""
+    def note(self, output: Tensor, states: dict[int, Tensor] | None = None) -> Tensor:
+        """Keep an unedited output, and states, that the method computed anyway: they are computed once."""
+        self._states = self._states or states
         if self._reference is None:
             self._reference = output.detach()
         return output
@@ -77,6 +78,11 @@ class Request:
         if self._reference is None:
             self._reference = self._unedited(self.sites[:1]).output
         return self._reference
+
+    def known(self, baseline: Any) -> Any:
+        """A Baseline with the states that it replaces, where these were computed."""
+        state = (self._states or {}).get(getattr(baseline, "site", -1))
+        return baseline if state is None else replace(baseline, state=state)
 
     def states(self) -> dict[int, Tensor]:
         """The unedited states at the sites asked for, (examples, tokens, width) each, computed once."""
