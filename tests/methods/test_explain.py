@@ -68,12 +68,21 @@ def test_batches_are_halved_until_they_fit(subject, monkeypatch):
     assert sizes[0] == len(TEXTS)
 
 
-def test_one_read_of_the_device_for_the_records_of_a_batch(subject, monkeypatch):
+@pytest.mark.parametrize("method", ["random", "grad_x_input"])
+def test_the_device_is_read_by_the_batch_not_by_the_text(subject, monkeypatch, method):
     """However many texts there are, their records are cut from the same few arrays."""
-    reads, cpu = [], torch.Tensor.cpu
-    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: reads.append(1) or cpu(self))
-    explain(subject, TEXTS[:2], "random")
-    few = len(reads)
+    reads = []
+
+    def counted(name):
+        read = getattr(torch.Tensor, name)
+        monkeypatch.setattr(
+            torch.Tensor, name, lambda self, *a, **k: reads.append(name) or read(self, *a, **k)
+        )
+
+    for name in ("cpu", "item", "tolist", "__int__", "__float__", "__bool__", "__index__"):
+        counted(name)
+    explain(subject, TEXTS[:1] * 2, method)
+    few = sorted(reads)
     reads.clear()
-    explain(subject, TEXTS * 4, "random")
-    assert len(reads) == few
+    explain(subject, TEXTS[:1] * 20, method)
+    assert sorted(reads) == few

@@ -21,9 +21,14 @@ def test_every_text_is_in_one_batch_and_no_batch_has_too_many_tokens(lengths, to
 
 def test_the_longest_come_first_and_a_number_of_texts_is_kept_to():
     assert list(BatchSize(4, 1).cut(LENGTHS)) == [[1, 5, 3, 4], [0, 2]]
-    assert list(BatchSize(None, 14).cut(LENGTHS)) == [[1], [5, 3], [4, 0, 2]]
+    assert list(BatchSize(None, 30).cut([10, 10, 9, 8])) == [[0, 1, 2], [3]]
     with pytest.raises(MethodError, match="batch_size is 0"):
         BatchSize(0, 1)
+
+
+def test_much_shorter_texts_have_a_batch_of_their_own_unless_batches_get_small():
+    assert list(BatchSize(None, 100).cut([10, 10, 8, 7, 7])) == [[0, 1, 2], [3, 4]]
+    assert list(BatchSize(None, 100).cut([10, 2, 2, 2])) == [[0, 1], [2, 3]]
 
 
 @pytest.mark.parametrize("texts", [None, 6])

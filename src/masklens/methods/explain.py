@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from ..attribution import Attribution, Explanations, Text
 from ..errors import OutputError, check_seed
-from ..model.batch import Batch, as_texts
+from ..model.batch import Batch, arriving, as_texts
 from ..model.known import Heard
 from ..model.locks import locks_of
 from ..model.memory import BatchSize, tokens_at_once
 from ..model.subject import Subject, as_subject, outside_inference_mode
 from ..progress import showing, stage
-from ..tasks.base import per_text
+from ..tasks.base import Task, per_text
 from .registry import Method, Request, find
+
+T = TypeVar("T")
 
 TOKENISED = 1024
 """texts that are tokenised together"""
@@ -69,17 +71,14 @@ def explain(
     settings = {"seed": seed, "baselines": baselines, **options}
     size = BatchSize(batch_size, tokens_at_once(subject.module, subject.device))
     results: list[Attribution | None] = [None] * len(texts)
-    heard = Heard(subject)
+    heard, shown = Heard(subject), shown_settings({**chosen.options, **settings})
     with showing(show_progress), stage(method, len(texts)) as update, outside_inference_mode():
-        for rows, batch in _encoded(subject, texts, targets):
-            for some, request, made in _explain_all(
-                subject, chosen, batch, [targets[i] for i in rows], where, settings, size
-            ):
-                here = [rows[i] for i in some]
-                heard.add(here, request.batch, request.reference)
-                for i, attribution in zip(here, made, strict=True):
-                    results[i] = _noted(attribution, notes[i])
-                update(advance=len(here))
+        for rows, computed in _one_behind(_computed(subject, chosen, texts, targets, where, settings, size)):
+            computed.wait()
+            heard.add(rows, computed.batch, computed.reference)
+            for i, attribution in zip(rows, records(computed, subject.task, chosen, shown), strict=True):
+                results[i] = _noted(attribution, notes[i])
+            update(advance=len(rows))
         heard.remember(targets)
     return Explanations((a for a in results if a is not None), time.perf_counter() - start)
 
@@ -115,48 +114,68 @@ def chosen_sites(
 def _encoded(
     subject: Subject, texts: Sequence[Text], targets: Sequence[Any]
 ) -> Iterator[tuple[list[int], Batch]]:
-    """Texts of like length tokenised together, with their numbers, the longest first.
-
-    The next ones are tokenised while the model is at work.
-    """
+    """Texts of like length tokenised together, with their numbers, the longest first."""
     order = sorted(range(len(texts)), key=lambda i: -_length(texts[i]))
-    parts = [order[start : start + TOKENISED] for start in range(0, len(order), TOKENISED)]
-
-    def encode(rows: list[int]) -> Batch:
-        return subject.encode([texts[i] for i in rows], [targets[i] for i in rows])
-
-    with ThreadPoolExecutor(1, "tokenizer") as thread:
-        ahead = [thread.submit(encode, part) for part in parts[:1]]
-        for number, rows in enumerate(parts, 1):
-            batch = ahead.pop().result()
-            ahead = [thread.submit(encode, part) for part in parts[number : number + 1]]
-            yield rows, batch
+    for start in range(0, len(order), TOKENISED):
+        rows = order[start : start + TOKENISED]
+        yield rows, subject.encode([texts[i] for i in rows], [targets[i] for i in rows])
 
 
-def _explain_all(
+class Computed:
+    """What the device computed for a batch, on its way to the CPU: the next batch need not wait for it."""
+
+    def __init__(self, request: Request, scores: Tensor) -> None:
+        self.sites, self.expected = request.sites, request.expected
+        self.batch = request.batch.arriving()
+        self.notes = [request.notes_on(i) for i in range(len(self.batch))]
+        self.reference, self.target = arriving(request.reference), arriving(request.target)
+        """the unedited output, and what was explained of it"""
+        self.scores = arriving(scores.detach().float())
+        """(examples, sites, tokens)"""
+        self._copied = torch.cuda.Event() if scores.is_cuda else None
+        if self._copied is not None:
+            self._copied.record(torch.cuda.current_stream(scores.device))
+
+    def wait(self) -> None:
+        """Wait until all has arrived."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+
+def _computed(
     subject: Subject,
     method: Method,
-    encoded: Batch,
+    texts: Sequence[Text],
     targets: Sequence[Any],
     sites: tuple[int, ...],
     settings: dict[str, Any],
     size: BatchSize,
-) -> Iterator[tuple[list[int], Request, list[Attribution]]]:
-    """The numbers of encoded texts, what was asked about them, and their attributions, in batches that fit
-    into memory."""
-    lengths = encoded.lengths.tolist()
+) -> Iterator[tuple[list[int], Computed]]:
+    """The numbers of texts and what is computed for them, in batches that fit into memory."""
+    for places, encoded in _encoded(subject, texts, targets):
+        lengths = encoded.lengths.tolist()
 
-    def work(rows: list[int]) -> tuple[Request, list[Attribution]]:
-        with _models_at_work(subject, settings):
-            batch = encoded.take(rows).first_columns(max(lengths[i] for i in rows))
-            wanted = [targets[i] for i in rows]
-            request = Request(subject, batch, sites, wanted, settings["seed"], settings["baselines"])
-            scores = run_method(request, method, settings)
-            return request, records(request, method, scores, {**method.options, **settings})
+        def work(rows: list[int]) -> Computed:
+            wanted = [targets[places[i]] for i in rows]  # noqa: B023
+            batch = encoded.take(rows).first_columns(max(lengths[i] for i in rows))  # noqa: B023
+            with _models_at_work(subject, settings):
+                request = Request(subject, batch, sites, wanted, settings["seed"], settings["baselines"])
+                return Computed(request, run_method(request, method, settings))
 
-    for rows in size.cut(lengths):
-        for some, (request, made) in size.within_memory(work, rows):
-            yield some, request, made
+        for rows in size.cut(lengths):
+            for some, computed in size.within_memory(work, rows):
+                yield [places[i] for i in some], computed
+
+
+def _one_behind(items: Iterator[T]) -> Iterator[T]:
+    """The items, each when the next one has begun: a GPU computes a batch while the last one is read."""
+    last = next(items, None)
+    for item in items:
+        if last is not None:
+            yield last
+        last = item
+    if last is not None:
+        yield last
 
 
 @contextmanager
@@ -174,16 +193,15 @@ def run_method(request: Request, method: Method, settings: dict[str, Any]) -> Te
         return method.function(request, **options)
 
 
-def records(request: Request, method: Method, scores: Tensor, settings: dict[str, Any]) -> list[Attribution]:
-    """Attributions from a batch's scores (examples, sites, tokens)."""
-    batch, task = request.batch, request.subject.task
-    values = finite_scores(method, scores)
-    valid, special, segments = (one.cpu().numpy() for one in (batch.valid, batch.special, batch.segments))
-    predicted = task.predict(request.reference, batch)
+def records(computed: Computed, task: Task, method: Method, settings: dict[str, Any]) -> list[Attribution]:
+    """Attributions of a batch's texts; `settings` as records show them."""
+    batch = computed.batch
+    values = finite_scores(method, computed.scores)
+    valid, special, segments = (one.numpy() for one in (batch.valid, batch.special, batch.segments))
+    predicted = task.predict(computed.reference, batch)
     predictions, answers = task.describe(predicted, batch), task.answers(predicted, batch)
-    probabilities = task.probabilities(request.reference)
-    targets = task.describe(request.target, batch)
-    shown = shown_settings(settings)
+    probabilities = task.probabilities(computed.reference)
+    targets = task.describe(computed.target, batch)
     return [
         Attribution(
             text=text,
@@ -191,17 +209,17 @@ def records(request: Request, method: Method, scores: Tensor, settings: dict[str
             offsets=batch.offsets[i],
             special=tuple(special[i][valid[i]].tolist()),
             segments=tuple(segments[i][valid[i]].tolist()),
-            sites=request.sites,
+            sites=computed.sites,
             scores=values[i][:, valid[i]],
             prediction=predictions[i],
             target=targets[i],
             method=method.name,
-            settings=shown | request.notes_on(i),
+            settings=settings | computed.notes[i],
             merge=method.merge,
             parts=() if isinstance(text, str) else task.parts,
             probabilities=probabilities[i],
             answer=answers[i],
-            expected=request.expected.get(i, ()),
+            expected=computed.expected.get(i, ()),
         )
         for i, text in enumerate(batch.texts)
     ]

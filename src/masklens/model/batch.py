@@ -124,12 +124,21 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         return self._mapped(lambda value: moved(value, device))
 
+    def arriving(self) -> Batch:
+        """The batch on the CPU (see `arriving`)."""
+        return self._mapped(arriving)
+
 
 def moved(value: Tensor, device: torch.device | str) -> Tensor:
     """The tensor on a device. A copy to a GPU does not wait for the work queued there."""
     if torch.device(device).type == "cuda" and value.device.type == "cpu":
         return value.pin_memory().to(device, non_blocking=True)
     return value.to(device)
+
+
+def arriving(value: Tensor) -> Tensor:
+    """The tensor on the CPU. From a GPU it is there only when the work queued so far is done."""
+    return value.to("cpu", non_blocking=value.is_cuda)
 
 
 def as_texts(texts: Text | Iterable[Text]) -> list[Text]:

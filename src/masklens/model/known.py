@@ -47,13 +47,13 @@ class Heard:
         _last.pop(subject, None)
 
     def add(self, rows: Sequence[int], batch: Batch, output: Tensor) -> None:
-        """What was said about a batch; `rows` are the places of its texts among all."""
+        """What was said about a batch, on the CPU; `rows` are the places of its texts among all."""
         self.numbers += output.numel()
         if self.numbers > MOST_NUMBERS:
             self.parts.clear()
         else:
             self.rows += rows
-            self.parts.append(Known(batch, output.to("cpu", copy=True)))
+            self.parts.append(Known(batch, output))
 
     def remember(self, targets: Sequence[Any]) -> None:
         """Keep it all, unless it is too much, or targets are part of the input."""
@@ -105,12 +105,12 @@ def recall(subject: Subject, texts: Sequence[Text], targets: Sequence[Any] | Non
     if not all(text in place for text in texts) or _in_input(targets, batch) or _stamp(subject) != stamp:
         return None
     rows = [place[text] for text in texts]
-    return Known(batch.take(rows), output[rows])
+    return Known(batch.take(rows).to(subject.device), output[rows])
 
 
 def _stamp(subject: Subject) -> list[Any] | None:
     """What an output depends on beside the text: the task, the weights, and the plain settings of modules,
-    such as an adapter that is switched off. None where weights cannot be looked at."""
+    such as an adapter that is switched off, and hooks. None where weights cannot be looked at."""
     modules = list(subject.module.modules())
     tensors = [*subject.module.parameters(), *subject.module.buffers()]
     if any(type(one) not in (Tensor, nn.Parameter) or one.is_meta for one in tensors):
@@ -121,8 +121,9 @@ def _stamp(subject: Subject) -> list[Any] | None:
         for name, value in vars(module).items()
         if name != "training" and type(value) in PLAIN
     ]
+    hooks = [[*module._forward_hooks, *module._forward_pre_hooks] for module in modules]
     written = [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in tensors]
-    return [subject.task, plain, written, _samples(tensors, subject.device)]
+    return [subject.task, plain, hooks, written, _samples(tensors, subject.device)]
 
 
 @torch.no_grad()
