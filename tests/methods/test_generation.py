@@ -252,6 +252,34 @@ def test_a_model_that_looks_ahead_shares_no_runs():
     for i, place in enumerate(made.places):
         one = alone(subject, made, i, "grad_x_input", {})
         np.testing.assert_allclose(made.scores[i, :, :place], one, atol=1e-4)
+    assert made.logit_lens == made.settled == ()  # no one run has the states of all steps
+
+
+@pytest.mark.parametrize("method", ["gradient", "occlusion", "attention"])
+def test_what_each_layer_would_predict_for_each_step(method):
+    """Against the final norm and the head by hand, for the beginning that each step has read."""
+    subject = tiny.subject("llama", "causal")
+    words = " the red car is dull"
+    made = ml.explain_generation(subject, PROMPT, method, continuation=words)
+    greedy = ml.explain_generation(subject, PROMPT, method, max_new_tokens=3)
+    model, last = subject.module, max(subject.sites)
+    assert made.logit_lens_sites == subject.sites  # whatever the method explains
+    for one in (made, greedy):
+        for i, place in enumerate(one.places):
+            ids = torch.tensor([one.ids[:place]])
+            with torch.no_grad():
+                hidden = model(ids, output_hidden_states=True).hidden_states
+            chances = [model.lm_head(model.model.norm(h[0, -1])).softmax(-1) for h in hidden[:-1]]
+            chances.append(model.lm_head(hidden[-1][0, -1]).softmax(-1))  # normed already
+            for site, expected in zip(range(1, last + 1), chances, strict=True):
+                token, probability = one.logit_lens[i][site]
+                assert token == subject.tokenizer.decode([int(expected.argmax())])
+                assert probability == pytest.approx(float(expected.max()), abs=1e-5)
+            right = [int(expected.argmax()) == one.ids[place] for expected in chances]
+            since = one.settled[i]
+            assert (since is None) is not right[-1]
+            assert since is None or (all(right[max(since - 1, 0) :]) and (since < 2 or not right[since - 2]))
+    assert None in made.settled and None not in greedy.settled
 
 
 def test_the_padding_side_of_the_tokenizer_does_not_matter(subject):
@@ -289,13 +317,14 @@ def test_one_run_a_token_for_all_steps(subject, monkeypatch):
     rows = []
     original = type(subject).run
 
-    def counted(self, batch, *args, **more):
-        rows.append(len(batch))
-        return original(self, batch, *args, **more)
+    def counted(self, batch, replace=None, **more):
+        if max(self.sites) not in (replace or {}):  # the logit lens runs the head alone
+            rows.append(len(batch))
+        return original(self, batch, replace, **more)
 
     monkeypatch.setattr(type(subject), "run", counted)
     made = ml.explain_generation(subject, PROMPT, "occlusion", max_new_tokens=6)
-    assert sum(rows) <= made.places[-1] + 5
+    assert sum(rows) <= made.places[-1] + 6
 
 
 def test_characters_of_answer_tokens():

@@ -121,10 +121,16 @@ def test_what_each_layer_reads_has_a_row_where_it_is_known(open_answer):
     made = answered()
     assert open_answer(made).locator(".lens").count() == 0
     lens = tuple(tuple(Guess(f"{step}-{site}", 0.5) for site in range(3)) for step in range(3))
-    tab = open_answer(replace(made, logit_lens=lens))
+    read = replace(made, logit_lens_sites=(0, 3, 4), logit_lens=lens, settled=(None, 0, 3))
+    tab = open_answer(read)  # the layers that were read need not be those that have scores
+    assert "it is never the likeliest" in tab.locator(".lens summary").inner_text()
+    assert tab.locator(".lens-cell.stays").count() == 0
     tab.locator(".step").nth(2).click()
     assert tab.locator(".lens-cell bdi").all_inner_texts() == ["2-0", "2-1", "2-2"]
-    assert tab.locator(".lens-cell small").all_inner_texts() == ["words", "embeddings", "block 1"]
+    names = ["words 50%", "block 2 50%", "block 3 50%"]
+    assert tab.locator(".lens-cell small").all_inner_texts() == names
+    assert tab.locator(".lens-cell.stays bdi").all_inner_texts() == ["2-1", "2-2"]
+    assert "a2, on top from block 2" in tab.locator(".lens summary").inner_text()
 
 
 def test_hostile_answers_do_nothing(open_answer):

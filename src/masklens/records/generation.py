@@ -70,8 +70,12 @@ class Generation:
     """what `tokens` holds: tokens, words, sentences, turns or spans"""
     settings: Mapping[str, Any] = field(default_factory=dict)
     merge: str = "sum"
+    logit_lens_sites: tuple[int, ...] = ()
+    """the layers whose states the model's own head has read, whatever `sites` has scores of"""
     logit_lens: tuple[tuple[Guess, ...], ...] = ()
-    """for each step and site, what the model's own head reads there; empty where it was not asked"""
+    """for each step and layer of `logit_lens_sites`, the token that the head puts first there"""
+    settled: tuple[int | None, ...] = ()
+    """for each step, the layer from which on its token stays first; None where it never does"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scores", np.asarray(self.scores, dtype=np.float32))
@@ -86,7 +90,8 @@ class Generation:
 
     def _counts(self) -> dict[str, tuple[int, ...]]:
         tokens, steps = (len(self.tokens),), (len(self.steps),)
-        each = {"offsets": tokens, "special": tokens, "units": (len(self.ids),), "logit_lens": (*steps, 0)}
+        each = {"offsets": tokens, "special": tokens, "units": (len(self.ids),)}
+        each |= dict.fromkeys(("logit_lens", "settled"), steps if self.logit_lens_sites else (0,))
         return each | dict.fromkeys(
             ("pieces", "places", "targets", "ends", "probabilities", "runners_up"), steps
         )
@@ -204,7 +209,9 @@ class Saved(FileModel):
     kind: Word
     settings: SavedSettings
     merge: Literal["sum", "max", "mean"]
-    logit_lens: list[list[SavedGuess]] = []
+    logit_lens_sites: list[Site]
+    logit_lens: list[list[SavedGuess]]
+    settled: list[Site | None]
 
     @model_validator(mode="after")
     def _fits_together(self) -> Saved:
@@ -222,8 +229,10 @@ class Saved(FileModel):
             raise ValueError(
                 f"offsets, turns and ends must be in the {length} characters of prompt and answer"
             )
-        if any(len(guesses) != len(self.sites) for guesses in self.logit_lens):
-            raise ValueError(f"logit_lens must have {len(self.sites)} entries a step, one a layer")
+        if any(len(guesses) != len(self.logit_lens_sites) for guesses in self.logit_lens):
+            raise ValueError(f"logit_lens must have {len(self.logit_lens_sites)} entries a step, one a layer")
+        if not {*self.settled} <= {*self.logit_lens_sites, None}:
+            raise ValueError("settled must be layers of logit_lens_sites")
         self.generation()
         return self
 
@@ -332,5 +341,5 @@ def schema(pa: Any) -> Any:
         "logit_lens": guesses,
     }
     columns |= dict.fromkeys(("tokens", "steps", "pieces"), strings)
-    columns |= dict.fromkeys(("ids", "units", "places", "ends", "sites"), ints)
+    columns |= dict.fromkeys(("ids", "units", "places", "ends", "sites", "logit_lens_sites", "settled"), ints)
     return pa.schema({name: columns.get(name, string) for name in Saved.model_fields})

@@ -37,6 +37,7 @@ def generation_data(generation: Generation, subject: Any = None, keep: float = 0
         "folds": [[visible(name), start, end] for name, start, end in folds(g)],
         "sentences": sentence_starts(layout, [part[1] for part in folds(g)]),
         "steps": [step_data(g, i) for i in range(len(g))],
+        "logit_lens_sites": list(g.logit_lens_sites),
     }
 
 
@@ -58,7 +59,9 @@ def step_data(g: Generation, step: int) -> dict[str, Any]:
         "probability": round(g.probabilities[step], 4),
         "others": _guesses(g.runners_up[step]),
     }
-    return made | ({"lens": _guesses(g.logit_lens[step])} if g.logit_lens else {})
+    if g.logit_lens_sites:
+        made |= {"lens": _guesses(g.logit_lens[step]), "settled": g.settled[step]}
+    return made
 
 
 def _guesses(guesses: Sequence[Guess]) -> list[Any]:

@@ -107,6 +107,17 @@ class AnswerMap:
         yield Text(f"1.00 is a score of {np.abs(g.scores[:, 0]).max():.3g}", "dim")
 
 
+def settled_line(generation: Generation) -> Text:
+    """From which layer on each token of an answer is what the model's own head reads first."""
+    line = Text.assemble(("stays on top from: ", "dim"))
+    for i, (piece, site) in enumerate(zip(generation.pieces, generation.settled, strict=True)):
+        where = "never" if site is None else site_name(site)
+        line.append_text(
+            Text.assemble(", " if i else "", printable(piece.strip() or piece), (f" {where}", "dim"))
+        )
+    return line
+
+
 def answer_proof_line(generation: Generation, proofs: Sequence[Verification]) -> Text:
     """What became of an answer's tokens without what each is said not to need."""
     kept = sum(proof.prediction_kept for proof in proofs)

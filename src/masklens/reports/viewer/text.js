@@ -227,7 +227,7 @@ function card(text, map) {
   );
   one.append(cardHead(text, map, where), line, proof);
   if (map.emerged) one.append(el("p", { class: "emerged" }, isolated(map.emerged)));
-  one.append(picture, ...[lensRow(text, map)].filter(Boolean));
+  one.append(picture, ...[lensRow(text)].filter(Boolean));
   one.append(legend(map, viewOf(text, map, state.words)), sum, compared, about(map));
   one.showRow = () => {
     for (const cell of $$(".chosen", one)) cell.classList.remove("chosen");
