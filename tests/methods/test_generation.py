@@ -269,8 +269,8 @@ def test_what_each_layer_would_predict_for_each_step(method):
             ids = torch.tensor([one.ids[:place]])
             with torch.no_grad():
                 hidden = model(ids, output_hidden_states=True).hidden_states
-            chances = [model.lm_head(model.model.norm(h[0, -1])).softmax(-1) for h in hidden[:-1]]
-            chances.append(model.lm_head(hidden[-1][0, -1]).softmax(-1))  # normed already
+                chances = [model.lm_head(model.model.norm(h[0, -1])).softmax(-1) for h in hidden[:-1]]
+                chances.append(model.lm_head(hidden[-1][0, -1]).softmax(-1))  # normed already
             for site, expected in zip(range(1, last + 1), chances, strict=True):
                 token, probability = one.logit_lens[i][site]
                 assert token == subject.tokenizer.decode([int(expected.argmax())])
@@ -371,7 +371,7 @@ def test_nothing_changes_when_all_is_kept_and_random_scores_remove_other_units(s
     made = ml.explain_generation(subject, PROMPT, "grad_x_input", max_new_tokens=3)
     assert all(p.prediction_kept and p.divergence < 1e-5 for p in ml.verify_generation(subject, made, keep=1))
     drawn = replace(made, scores=np.random.default_rng(0).random(made.scores.shape))
-    first, second = (ml.verify_generation(subject, one) for one in (made, drawn))
+    first, second = (ml.verify_generation(subject, one, keep=0.5) for one in (made, drawn))
     assert [p.share_removed for p in first] == [p.share_removed for p in second]
     assert [p.removed for p in first] != [p.removed for p in second]
 

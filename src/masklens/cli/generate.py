@@ -97,13 +97,12 @@ def draw_answers(made: Sequence[Generation], proofs: Sequence[Sequence[Verificat
     """Print every answer as a map of steps by tokens, with its verification."""
     from rich.console import Console
 
-    from ..reports.terminal import AnswerMap, answer_proof_line, settled_line
+    from ..reports.terminal import AnswerMap, answer_proof_line, answer_table
 
     console = Console()
     for i, one in enumerate(made):
         console.print(AnswerMap(one))
-        if one.settled:
-            console.print(settled_line(one))
+        console.print(answer_table(one, proofs[i] if proofs else ()))
         if proofs:
             console.print(answer_proof_line(one, proofs[i]))
         console.print()

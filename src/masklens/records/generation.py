@@ -85,16 +85,15 @@ class Generation:
                 f"scores have shape {self.scores.shape}; {shape} (steps, sites, tokens) is needed"
             )
         for name, count in self._counts().items():
-            if len(getattr(self, name)) not in count:
-                raise ValueError(f"{len(getattr(self, name))} {name} where {count[0]} are needed")
+            if len(getattr(self, name)) != count:
+                raise ValueError(f"{len(getattr(self, name))} {name} where {count} are needed")
 
-    def _counts(self) -> dict[str, tuple[int, ...]]:
-        tokens, steps = (len(self.tokens),), (len(self.steps),)
-        each = {"offsets": tokens, "special": tokens, "units": (len(self.ids),)}
-        each |= dict.fromkeys(("logit_lens", "settled"), steps if self.logit_lens_sites else (0,))
-        return each | dict.fromkeys(
-            ("pieces", "places", "targets", "ends", "probabilities", "runners_up"), steps
-        )
+    def _counts(self) -> dict[str, int]:
+        tokens, steps = len(self.tokens), len(self.steps)
+        each = ("pieces", "places", "targets", "ends", "probabilities", "runners_up")
+        lens = steps if self.logit_lens_sites else 0
+        counts = {"offsets": tokens, "special": tokens, "units": len(self.ids), **dict.fromkeys(each, steps)}
+        return counts | {"logit_lens": lens, "settled": lens}
 
     def __eq__(self, other: object) -> bool:
         return row(self) == row(other) if isinstance(other, Generation) else NotImplemented

@@ -14,7 +14,7 @@ from .labels import visible
 from .page import Entry, layout_data, map_data
 
 
-def generation_data(generation: Generation, subject: Any = None, keep: float = 0.5) -> dict[str, Any]:
+def generation_data(generation: Generation, subject: Any = None, keep: float | None = None) -> dict[str, Any]:
     """A prompt, its answer and all that was found about each step; verified where the subject is given."""
     g = generation
     proofs = verify_generation(subject, g, keep) if subject is not None else []

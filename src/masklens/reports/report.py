@@ -77,7 +77,7 @@ def report(
         *overview(main_sets(entries), parts_of_speech),
         *panels,
     ]
-    made = (generation_data(one, subject, 0.5 if keep is None else keep) for one in answers)
+    made = (generation_data(one, subject, keep) for one in answers)
     data = report_data(entries, title, labels, further, answers=made, columns=columns)
     with whole(path) as part:
         part.write_text(report_html(data), encoding="utf-8")
