@@ -11,7 +11,7 @@ import masklens as ml
 from hostile import HOSTILE
 from masklens.records.generation import Generation, Guess
 from masklens.records.units import Turn
-from masklens.reports.generation import folds, generation_data
+from masklens.reports.generation import Answer, folds, generation_data
 
 
 def answered(sentences: int = 2, words: int = 4, steps: int = 3) -> Generation:
@@ -152,7 +152,7 @@ def test_folds_are_the_turns_and_the_answer():
     made = answered()
     assert folds(made) == [("user", 0, 9), ("answer", 9, 13)]
     assert folds(replace(made, turns=())) == [("prompt", 0, 10), ("answer", 10, 13)]
-    data = generation_data(made)
+    data = generation_data([Answer(made, made.method)])
     assert data["sentences"] == [0, 1, 5, 9, 10]
     assert "proofs" not in data["maps"][0]
 

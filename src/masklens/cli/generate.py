@@ -54,7 +54,7 @@ def answer_all(
     for prompt in prompts:
         for name in methods or [DEFAULT_METHOD]:
             # One walk back gives the scores of all layers; other methods pay for each layer.
-            sites = "all" if find(name).cost == "2" else None
+            sites = "all" if find(name).all_sites_at_once else None
             with stage(f"explaining the answer with {name}"):
                 one = masklens.explain_generation(
                     subject, prompt, name, sites=sites, method_options=read_options(options), **common

@@ -62,13 +62,14 @@ def explain_generation(
     subject, chosen = as_subject(subject), find(method)
     options = dict(method_options or {})
     chosen.check_options(list(options))
+    options = chosen.prepare(subject, options)
     if not isinstance(subject.task, CausalLM):
         raise ModelError(
             f"explain_generation is for causal language models, not for {type(subject.task).__name__}; use "
             f"explain"
         )
     check_units(units, turns=not isinstance(prompt, str))
-    where = chosen_sites(subject, chosen, sites, None)
+    where = chosen_sites(subject, chosen, sites, options.get("lens"))
     asked = read_prompt(subject, prompt)
     answer = _answer_ids(subject, asked, max_new_tokens, continuation, seed, generation_options)
     dialogue = _dialogue(subject, asked, answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..evaluation.generation import verify_generation
@@ -14,10 +14,36 @@ from .labels import visible
 from .page import Entry, layout_data, map_data
 
 
-def generation_data(generation: Generation, subject: Any = None, keep: float | None = None) -> dict[str, Any]:
-    """A prompt, its answer and all that was found about each step; verified where the subject is given."""
-    g = generation
-    proofs = verify_generation(subject, g, keep) if subject is not None else []
+@dataclass(frozen=True)
+class Answer:
+    """An explained answer as the viewer shows it."""
+
+    generation: Generation
+    name: str
+    """a heading: the method"""
+    proofs: Sequence[Verification] = ()
+    """what removing units did, one a step; none where it was not tried"""
+
+
+def proved(
+    generation: Generation, subject: Any = None, keep: float | None = None, name: str | None = None
+) -> Answer:
+    """An answer with its verification where the subject is given."""
+    proofs = [] if subject is None else verify_generation(subject, generation, keep)
+    return Answer(generation, name or generation.method, proofs)
+
+
+def same_answers(generations: Sequence[Generation]) -> list[list[Generation]]:
+    """What several methods say of one answer stands together."""
+    found: dict[Any, list[Generation]] = {}
+    for one in generations:
+        found.setdefault((one.ids, one.tokens, one.targets), []).append(one)
+    return list(found.values())
+
+
+def generation_data(answers: Sequence[Answer]) -> dict[str, Any]:
+    """A prompt, its answer and all that was found about each step: the maps of one method after another."""
+    g = answers[0].generation
     whole = replace(
         g.step(-1),
         text=g.text,
@@ -32,7 +58,7 @@ def generation_data(generation: Generation, subject: Any = None, keep: float | N
         "text": [visible(g.text, lines=True)],
         "prediction": visible(g.answer),
         "layouts": [layout_data(whole)],
-        "maps": [step_map(g, i, proofs[i : i + 1]) for i in range(len(g))],
+        "maps": [step_map(one, i) for one in answers for i in range(len(g))],
         "kind": visible(g.kind),
         "folds": [[visible(name), start, end] for name, start, end in folds(g)],
         "sentences": sentence_starts(layout, [part[1] for part in folds(g)]),
@@ -46,9 +72,10 @@ def sentence_starts(layout: Layout, also: Sequence[int]) -> list[int]:
     return sorted({group[0] for group in unit_groups(layout, "sentences")} | set(also))
 
 
-def step_map(g: Generation, step: int, proofs: Sequence[Verification]) -> dict[str, Any]:
+def step_map(answer: Answer, step: int) -> dict[str, Any]:
     """The map of a step: it has the columns that the step has seen."""
-    made = {"layout": 0, **map_data(Entry(g.step(step), g.method, proofs))}
+    g = answer.generation
+    made = {"layout": 0, **map_data(Entry(g.step(step), answer.name, answer.proofs[step : step + 1]))}
     return made | {"prediction": visible(g.likeliest(step))}
 
 

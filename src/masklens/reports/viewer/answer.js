@@ -3,7 +3,7 @@
 const LONG = 60; // units above which a part starts folded
 const VERY_LONG = 120; // tokens above which sentences are shown first
 
-const mapsOf = (text) => (text.steps ? [text.maps[chosenStep(text)]] : ofTarget(text));
+const mapsOf = (text) => (text.steps ? text.maps.filter((_, i) => i % text.steps.length === chosenStep(text)) : ofTarget(text));
 const chosenStep = (text) => Math.min(state.step, text.steps.length - 1);
 
 // What a long prompt is shown in until the user chooses: its sentences.

@@ -44,7 +44,7 @@ function heading(text, index, maps) {
         "span",
         { class: "steps" },
         ...(originalOf(text) ? [iconButton("both", "Compare with the text before the edit", () => set({ compare: true }))] : []),
-        ...(data.live ? [iconButton("pencil", "Edit and compare", () => set({ editing: !state.editing }))] : []),
+        ...(data.live && !text.steps ? [iconButton("pencil", "Edit and compare", () => set({ editing: !state.editing }))] : []),
         ...(data.live ? [iconButton("cross", "Remove from the history", () => forget(index))] : []),
         iconButton("left", "Previous text (k)", () => step(-1)),
         iconButton("right", "Next text (j)", () => step(1)),
@@ -52,7 +52,7 @@ function heading(text, index, maps) {
     ),
     ...headLines(text, maps),
     classRow(text),
-    state.editing && data.live ? editForm(text) : null,
+    state.editing && data.live && !text.steps ? editForm(text) : null,
   );
 }
 
