@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..evaluation.generation import verify_generation
-from ..evaluation.verify import Verification
 from ..records.generation import Generation, Guess
 from ..records.units import Layout, unit_groups
 from .labels import visible
@@ -21,16 +20,15 @@ class Answer:
     generation: Generation
     name: str
     """a heading: the method"""
-    proofs: Sequence[Verification] = ()
-    """what removing units did, one a step; none where it was not tried"""
 
 
 def proved(
     generation: Generation, subject: Any = None, keep: float | None = None, name: str | None = None
 ) -> Answer:
-    """An answer with its verification where the subject is given."""
-    proofs = [] if subject is None else verify_generation(subject, generation, keep)
-    return Answer(generation, name or generation.method, proofs)
+    """An answer with its verification: where the subject is given, or else as the record has it."""
+    if subject is not None:
+        generation = replace(generation, verification=tuple(verify_generation(subject, generation, keep)))
+    return Answer(generation, name or generation.method)
 
 
 def same_answers(generations: Sequence[Generation]) -> list[list[Generation]]:
@@ -75,7 +73,7 @@ def sentence_starts(layout: Layout, also: Sequence[int]) -> list[int]:
 def step_map(answer: Answer, step: int) -> dict[str, Any]:
     """The map of a step: it has the columns that the step has seen."""
     g = answer.generation
-    made = {"layout": 0, **map_data(Entry(g.step(step), answer.name, answer.proofs[step : step + 1]))}
+    made = {"layout": 0, **map_data(Entry(g.step(step), answer.name, g.verification[step : step + 1]))}
     return made | {"prediction": visible(g.likeliest(step))}
 
 

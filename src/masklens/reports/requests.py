@@ -85,9 +85,10 @@ def read_prompt(body: Mapping[str, Any]) -> tuple[Text, list[dict[str, str]] | N
     new_tokens, messages = body.get("new_tokens"), body.get("messages")
     if new_tokens is None and messages is None:
         return read_text(body.get("text")), None, None
-    whole = isinstance(new_tokens, int) and not isinstance(new_tokens, bool)
-    if not whole or not 1 <= new_tokens <= MOST_NEW_TOKENS or body.get("target") is not None:
-        raise BadRequest(400, f"an answer has new_tokens from 1 to {MOST_NEW_TOKENS}, and no target")
+    if new_tokens not in range(1, MOST_NEW_TOKENS + 1) or isinstance(new_tokens, bool | float):
+        raise BadRequest(400, f"new_tokens is a whole number from 1 to {MOST_NEW_TOKENS}")
+    if body.get("target") is not None:
+        raise BadRequest(400, "an answer is explained token by token, without a target")
     if messages is None:
         if not isinstance(body.get("text"), str):
             raise BadRequest(400, "a prompt is one text, or messages")

@@ -25,7 +25,6 @@ from ..model.subject import Subject
 from ..model.tap import watch
 from ..records.generation import row
 from ..records.layers import in_layers
-from ..records.verification import verification_record
 from ..tasks.lm import CausalLM
 from ..tasks.spans import QuestionAnswering
 from .generation import Answer, generation_data, proved
@@ -97,8 +96,7 @@ def explain_answer(subject: Subject, submission: Submission, name: str, way: Way
         method_options=way.options,
     )
     shown = proved(made, subject, name=name)
-    proofs = [verification_record(proof) for proof in shown.proofs]
-    submission.records.append({**row(made), "verification": proofs})
+    submission.records.append(row(shown.generation))
     return [shown]
 
 

@@ -108,10 +108,11 @@ class AnswerMap:
         yield Text(f"1.00 is a score of {np.abs(g.scores[:, 0]).max():.3g}", "dim")
 
 
-def answer_table(generation: Generation, proofs: Sequence[Verification] = ()) -> Table:
+def answer_table(generation: Generation) -> Table:
     """A row for each step of an answer: its probability, the layer from which it stays on top, its proof."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     heads = ["", "prob.", "on top from"]
+    proofs = generation.verification
     heads += ["needed", "random", "left", "verdict"] if proofs else []
     for head in heads:
         table.add_column(head, no_wrap=True)
@@ -134,8 +135,9 @@ def _proof_cells(proof: Verification) -> list[Text]:
     return [*map(Text, said), Text(proof.verdict or "-", style)]
 
 
-def answer_proof_line(generation: Generation, proofs: Sequence[Verification]) -> Text:
+def answer_proof_line(generation: Generation) -> Text:
     """How many of an answer's steps pass."""
+    proofs = generation.verification
     passed = sum(proof.passed for proof in proofs)
     return Text.assemble(
         ("verified: ", "dim"),
