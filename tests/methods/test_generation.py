@@ -382,3 +382,31 @@ def test_a_span_can_be_verified(subject):
     )
     (proof,) = ml.verify_generation(subject, made, keep=1)
     assert proof.prediction_kept and proof.divergence < 1e-5
+
+
+def test_a_lens_explains_an_answer_with_its_own_layers():
+    """The options go through the method's own preparation, as in `explain`."""
+    from masklens.methods.registry import METHODS
+
+    subject, seen = tiny.subject("gpt2", "causal"), []
+
+    class Lens:
+        sites = (0, 2)
+
+    def prepared(_, options):
+        seen.append(options)
+        return {"lens": Lens()}
+
+    method = replace(
+        METHODS["diffmask"],
+        prepare=prepared,
+        function=lambda request, *, lens=None: torch.rand(
+            len(request.batch), len(request.sites), request.batch.shape[1]
+        ),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METHODS, "diffmask", method)
+        made = ml.explain_generation(
+            subject, PROMPT, "diffmask", max_new_tokens=2, method_options={"lens": "FOLDER"}
+        )
+    assert made.sites == (0, 2) and seen == [{"lens": "FOLDER"}]

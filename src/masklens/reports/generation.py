@@ -23,11 +23,16 @@ class Answer:
 
 
 def proved(
-    generation: Generation, subject: Any = None, keep: float | None = None, name: str | None = None
+    generation: Generation,
+    subject: Any = None,
+    keep: float | None = None,
+    replaced: Any = "mask",
+    name: str | None = None,
 ) -> Answer:
     """An answer with its verification: where the subject is given, or else as the record has it."""
     if subject is not None:
-        generation = replace(generation, verification=tuple(verify_generation(subject, generation, keep)))
+        proofs = verify_generation(subject, generation, keep, replaced)
+        generation = replace(generation, verification=tuple(proofs))
     return Answer(generation, name or generation.method)
 
 

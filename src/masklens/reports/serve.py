@@ -95,7 +95,7 @@ def explain_answer(subject: Subject, submission: Submission, name: str, way: Way
         seed=seed,
         method_options=way.options,
     )
-    shown = proved(made, subject, name=name)
+    shown = proved(made, subject, replaced=(*way.lenses, "mask")[0], name=name)
     submission.records.append(row(shown.generation))
     return [shown]
 

@@ -272,7 +272,7 @@ function fillMap(one, slot, text, map) {
 
 function cardHead(text, map, where) {
   const facts = [where, el("span", { class: "badge", text: `over ${map.over}` })];
-  if (map.target !== text.prediction)
+  if (!text.steps && map.target !== text.prediction)
     facts.push(el("span", { class: "badge other" }, "target ", isolated(map.target)));
   return el("div", { class: "card-head" }, el("h2", {}, isolated(map.name)), ...facts);
 }
