@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 LABEL_WIDTH = 11
 GAP = 1
 LONGEST_NAME = 24
+LONGEST_PIECE = 14
+"""characters of a token where a row of 80 has more to say"""
 
 
 @dataclass(frozen=True)
@@ -110,14 +112,14 @@ class AnswerMap:
 
 def answer_table(generation: Generation) -> Table:
     """A row for each step of an answer: its probability, the layer from which it stays on top, its proof."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim")
     heads = ["", "prob.", "on top from"]
     proofs = generation.verification
     heads += ["needed", "random", "left", "verdict"] if proofs else []
     for head in heads:
         table.add_column(head, no_wrap=True)
     for i, piece in enumerate(generation.pieces):
-        name = Text(shortened(printable(piece.strip() or piece), LONGEST_NAME), "bold")
+        name = Text(shortened(printable(piece.strip() or piece), LONGEST_PIECE), "bold")
         cells = [chance(generation.probabilities[i]), _since(generation, i)]
         table.add_row(name, *cells, *(_proof_cells(proofs[i]) if proofs else ()))
     return table
