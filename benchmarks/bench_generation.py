@@ -78,7 +78,8 @@ def truth(subject: ml.Subject) -> str:
 
 
 def stays(subject: ml.Subject, made: ml.Generation) -> float:
-    return float(np.mean([proof.prediction_kept for proof in ml.verify_generation(subject, made)]))
+    proofs = ml.verify_generation(subject, made, keep=0.5, control=False)
+    return float(np.mean([proof.prediction_kept for proof in proofs]))
 
 
 def row(values: np.ndarray, random: np.ndarray) -> list[str]:

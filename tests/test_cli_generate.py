@@ -31,7 +31,8 @@ def call(*arguments):
 
 def test_an_answer_as_a_map_and_as_json(model):
     shown = call("--model", model, "--generate", "the plot is", "--max-new-tokens", 3)
-    assert shown.exit_code == 0 and "verified: without" in shown.stdout and "of 3 steps" in shown.stdout
+    assert shown.exit_code == 0 and "of 3 steps of the answer pass" in shown.stdout
+    assert "on top from" in shown.stdout and "needed" in shown.stdout
     done = call("--model", model, "--generate", "the plot is", "--max-new-tokens", 3, "--json")
     (row,) = json.loads(done.stdout)
     subject = ml.Subject.from_pretrained(model)
@@ -39,6 +40,10 @@ def test_an_answer_as_a_map_and_as_json(model):
     assert row["ids"] == list(made.ids) and row["answer"] == made.answer
     np.testing.assert_allclose(row["scores"], made.scores, atol=1e-6)
     assert len(row["verification"]) == 3
+    assert (
+        row["settled"] == list(made.settled)
+        and row["logit_lens"][0][0]["token"] == made.logit_lens[0][0].token
+    )
 
 
 @pytest.mark.parametrize("several", [False, True])

@@ -12,7 +12,7 @@ from tests import tiny
 import masklens as ml
 from hostile import HOSTILE
 from masklens.errors import FileError
-from masklens.records.generation import Guess, row
+from masklens.records.generation import row
 
 MESSAGE = [{"role": "user", "content": "the plot is dull. the acting is worse."}]
 
@@ -30,18 +30,21 @@ def made(subject):
 
 
 @pytest.mark.parametrize("ending", ["json", "parquet"])
-def test_files_give_back_what_was_saved(tmp_path, made, ending):
-    lens = tuple(tuple(Guess("a", 0.5) for _ in made.sites) for _ in made.steps)
+def test_files_give_back_what_was_saved(tmp_path, subject, made, ending):
+    never = (None, *made.settled[1:])
     missing = np.array(made.scores)
     missing[0, 0, 0] = np.nan
     several = [
         made,
-        replace(made, logit_lens=lens, settings={"n": 3, "name": "x"}),
+        replace(made, settled=never, settings={"n": 3, "name": "x"}),
+        replace(made, logit_lens_sites=(), logit_lens=(), settled=()),
+        replace(made, verification=tuple(ml.verify_generation(subject, made))),
         replace(made, scores=missing),
     ]
     path = ml.save(several, tmp_path / f"a.{ending}")
     back = ml.load(path)
-    assert back == several and np.isnan(back[2].scores[0, 0, 0])
+    assert back == several and np.isnan(back[-1].scores[0, 0, 0])
+    assert back[3].verification and back[3].step(1).verification == back[3].verification[1]
     assert ml.load(ml.save(made, tmp_path / f"b.{ending}")) == [made]
 
 
@@ -66,6 +69,10 @@ def test_attributions_are_saved_as_before(tmp_path, made):
         ("runners_up", [[{"token": 3, "probability": 0.1}]] * 4),
         ("turns", [{"role": "user", "start": 0, "end": 10**6}]),
         ("logit_lens", [[{"token": "a", "probability": 0.1}]] * 4),
+        ("logit_lens_sites", []),
+        ("settled", [99] * 4),
+        ("verification", [{"site": 0}] * 4),
+        ("verification", [None] * 4),
         ("steps", []),
         ("merge", "product"),
         ("sites", [-1]),

@@ -10,8 +10,9 @@ from masklens.errors import MethodError, ModelError
 from masklens.evaluation.masking import Views, irrelevant_removal
 from masklens.model.masking import Baseline
 
-PACKED = ("bert", "roberta", "electra", "mpnet")
-SLOW = ("albert", "deberta-v2", "t5", "gpt2", "llama")
+PACKED = ("bert", "roberta", "electra", "mpnet", "gpt2")
+SLOW = ("albert", "deberta-v2", "t5", "llama")
+LANGUAGE = [("bert", "mlm"), ("gpt2", "causal"), ("llama", "causal"), ("gemma", "causal")]
 
 
 def every_view(views, seed=0):
@@ -21,11 +22,12 @@ def every_view(views, seed=0):
     return draw
 
 
-@pytest.mark.parametrize("family", PACKED)
-def test_packing_equals_the_slow_way(family):
-    subject = tiny.subject(family)
-    fast = Views(subject, tiny.SENTENCES)
-    slow = Views(subject, tiny.SENTENCES, pack=False)
+@pytest.mark.parametrize(("family", "head"), [*((one, "classification") for one in PACKED), *LANGUAGE])
+def test_packing_equals_the_slow_way(family, head):
+    """A language model is read at a token that may be hidden itself, and so may all others."""
+    subject, texts = tiny.subject(family, head), tiny.texts(family, head)
+    fast = Views(subject, texts)
+    slow = Views(subject, texts, pack=False)
     assert fast.masked.packed and not slow.masked.packed
     keep = every_view(fast)
     a, b = fast.read_steps(keep), slow.read_steps(keep)
@@ -33,6 +35,14 @@ def test_packing_equals_the_slow_way(family):
     assert np.allclose(a.divergence, b.divergence, atol=1e-5)
     assert (a.agrees == b.agrees).all()
     assert np.ptp(a.log_probability, axis=1).min() > 1e-3, "hiding tokens changed nothing"
+
+
+def test_a_window_of_attention_is_noticed_in_long_texts():
+    """Packed tokens stand closer together, so that more of them are in the window of 8."""
+    subject = tiny.subject("mistral", "causal")
+    short, long = ["the plot"] * 6, ["the plot is dull . " * 6]
+    assert Views(subject, short).masked.packed
+    assert not Views(subject, short + long).masked.packed
 
 
 def test_mpnet_needs_the_distances(monkeypatch):
@@ -61,7 +71,7 @@ def test_other_families_take_the_slow_way(family):
 
 
 @pytest.mark.parametrize(
-    ("family", "head"), [("bert", "qa"), ("bert", "tagging"), ("bert", "mlm"), ("gpt2", "causal")]
+    ("family", "head"), [("bert", "qa"), ("bert", "tagging"), ("t5", "seq2seq"), ("opt", "causal")]
 )
 def test_tasks_with_an_output_for_each_token(family, head):
     views = Views(tiny.subject(family, head), tiny.texts(family, head))

@@ -252,6 +252,34 @@ def test_a_model_that_looks_ahead_shares_no_runs():
     for i, place in enumerate(made.places):
         one = alone(subject, made, i, "grad_x_input", {})
         np.testing.assert_allclose(made.scores[i, :, :place], one, atol=1e-4)
+    assert made.logit_lens == made.settled == ()  # no one run has the states of all steps
+
+
+@pytest.mark.parametrize("method", ["gradient", "occlusion", "attention"])
+def test_what_each_layer_would_predict_for_each_step(method):
+    """Against the final norm and the head by hand, for the beginning that each step has read."""
+    subject = tiny.subject("llama", "causal")
+    words = " the red car is dull"
+    made = ml.explain_generation(subject, PROMPT, method, continuation=words)
+    greedy = ml.explain_generation(subject, PROMPT, method, max_new_tokens=3)
+    model, last = subject.module, max(subject.sites)
+    assert made.logit_lens_sites == subject.sites  # whatever the method explains
+    for one in (made, greedy):
+        for i, place in enumerate(one.places):
+            ids = torch.tensor([one.ids[:place]])
+            with torch.no_grad():
+                hidden = model(ids, output_hidden_states=True).hidden_states
+                chances = [model.lm_head(model.model.norm(h[0, -1])).softmax(-1) for h in hidden[:-1]]
+                chances.append(model.lm_head(hidden[-1][0, -1]).softmax(-1))  # normed already
+            for site, expected in zip(range(1, last + 1), chances, strict=True):
+                token, probability = one.logit_lens[i][site]
+                assert token == subject.tokenizer.decode([int(expected.argmax())])
+                assert probability == pytest.approx(float(expected.max()), abs=1e-5)
+            right = [int(expected.argmax()) == one.ids[place] for expected in chances]
+            since = one.settled[i]
+            assert (since is None) is not right[-1]
+            assert since is None or (all(right[max(since - 1, 0) :]) and (since < 2 or not right[since - 2]))
+    assert None in made.settled and None not in greedy.settled
 
 
 def test_the_padding_side_of_the_tokenizer_does_not_matter(subject):
@@ -289,13 +317,14 @@ def test_one_run_a_token_for_all_steps(subject, monkeypatch):
     rows = []
     original = type(subject).run
 
-    def counted(self, batch, *args, **more):
-        rows.append(len(batch))
-        return original(self, batch, *args, **more)
+    def counted(self, batch, replace=None, **more):
+        if max(self.sites) not in (replace or {}):  # the logit lens runs the head alone
+            rows.append(len(batch))
+        return original(self, batch, replace, **more)
 
     monkeypatch.setattr(type(subject), "run", counted)
     made = ml.explain_generation(subject, PROMPT, "occlusion", max_new_tokens=6)
-    assert sum(rows) <= made.places[-1] + 5
+    assert sum(rows) <= made.places[-1] + 6
 
 
 def test_characters_of_answer_tokens():
@@ -342,7 +371,7 @@ def test_nothing_changes_when_all_is_kept_and_random_scores_remove_other_units(s
     made = ml.explain_generation(subject, PROMPT, "grad_x_input", max_new_tokens=3)
     assert all(p.prediction_kept and p.divergence < 1e-5 for p in ml.verify_generation(subject, made, keep=1))
     drawn = replace(made, scores=np.random.default_rng(0).random(made.scores.shape))
-    first, second = (ml.verify_generation(subject, one) for one in (made, drawn))
+    first, second = (ml.verify_generation(subject, one, keep=0.5) for one in (made, drawn))
     assert [p.share_removed for p in first] == [p.share_removed for p in second]
     assert [p.removed for p in first] != [p.removed for p in second]
 
@@ -353,3 +382,31 @@ def test_a_span_can_be_verified(subject):
     )
     (proof,) = ml.verify_generation(subject, made, keep=1)
     assert proof.prediction_kept and proof.divergence < 1e-5
+
+
+def test_a_lens_explains_an_answer_with_its_own_layers():
+    """The options go through the method's own preparation, as in `explain`."""
+    from masklens.methods.registry import METHODS
+
+    subject, seen = tiny.subject("gpt2", "causal"), []
+
+    class Lens:
+        sites = (0, 2)
+
+    def prepared(_, options):
+        seen.append(options)
+        return {"lens": Lens()}
+
+    method = replace(
+        METHODS["diffmask"],
+        prepare=prepared,
+        function=lambda request, *, lens=None: torch.rand(
+            len(request.batch), len(request.sites), request.batch.shape[1]
+        ),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METHODS, "diffmask", method)
+        made = ml.explain_generation(
+            subject, PROMPT, "diffmask", max_new_tokens=2, method_options={"lens": "FOLDER"}
+        )
+    assert made.sites == (0, 2) and seen == [{"lens": "FOLDER"}]

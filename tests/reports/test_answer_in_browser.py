@@ -11,7 +11,7 @@ import masklens as ml
 from hostile import HOSTILE
 from masklens.records.generation import Generation, Guess
 from masklens.records.units import Turn
-from masklens.reports.generation import folds, generation_data
+from masklens.reports.generation import Answer, folds, generation_data
 
 
 def answered(sentences: int = 2, words: int = 4, steps: int = 3) -> Generation:
@@ -121,10 +121,16 @@ def test_what_each_layer_reads_has_a_row_where_it_is_known(open_answer):
     made = answered()
     assert open_answer(made).locator(".lens").count() == 0
     lens = tuple(tuple(Guess(f"{step}-{site}", 0.5) for site in range(3)) for step in range(3))
-    tab = open_answer(replace(made, logit_lens=lens))
+    read = replace(made, logit_lens_sites=(0, 3, 4), logit_lens=lens, settled=(None, 0, 3))
+    tab = open_answer(read)  # the layers that were read need not be those that have scores
+    assert "it is never the likeliest" in tab.locator(".lens summary").inner_text()
+    assert tab.locator(".lens-cell.stays").count() == 0
     tab.locator(".step").nth(2).click()
     assert tab.locator(".lens-cell bdi").all_inner_texts() == ["2-0", "2-1", "2-2"]
-    assert tab.locator(".lens-cell small").all_inner_texts() == ["words", "embeddings", "block 1"]
+    names = ["words 50%", "block 2 50%", "block 3 50%"]
+    assert tab.locator(".lens-cell small").all_inner_texts() == names
+    assert tab.locator(".lens-cell.stays bdi").all_inner_texts() == ["2-1", "2-2"]
+    assert "a2, on top from block 2" in tab.locator(".lens summary").inner_text()
 
 
 def test_hostile_answers_do_nothing(open_answer):
@@ -146,7 +152,7 @@ def test_folds_are_the_turns_and_the_answer():
     made = answered()
     assert folds(made) == [("user", 0, 9), ("answer", 9, 13)]
     assert folds(replace(made, turns=())) == [("prompt", 0, 10), ("answer", 10, 13)]
-    data = generation_data(made)
+    data = generation_data([Answer(made, made.method)])
     assert data["sentences"] == [0, 1, 5, 9, 10]
     assert "proofs" not in data["maps"][0]
 
@@ -160,6 +166,8 @@ def test_the_verification_is_on_the_page(visit, tmp_path):
     for i, proof in enumerate(ml.verify_generation(subject, made)):
         tab.locator(".step").nth(i).click()
         said = tab.locator(".proof").inner_text()
-        assert ("do not suffice" in said) is not proof.prediction_kept
-        assert f"{proof.needed} of {proof.tokens} tokens" in said
+        assert proof.verdict in said and f"p = {proof.p_value:.2f}" in said
+        some = f"{proof.needed} of {proof.tokens} tokens" in said
+        assert some or (proof.needed == proof.tokens and f"All {proof.tokens} tokens are needed" in said)
+        assert f"Random orders need {round(proof.random_needed)}." in said
         assert tab.locator(".left .gone").count() == len(proof.removed)

@@ -16,9 +16,8 @@ from masklens.errors import MethodError
 from masklens.methods.registry import METHODS
 from masklens.methods.ways import Way, ways
 from masklens.reports.queue import Cancelled, Queue, QueueFull, Submission
+from masklens.reports.requests import LONGEST_BODY, LONGEST_TEXT
 from masklens.reports.serve import (
-    LONGEST_BODY,
-    LONGEST_TEXT,
     application,
     bound,
     explainer,

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 from rich.console import Console
+from test_answer_in_browser import answered
 
+from masklens.records.generation import Guess
 from masklens.reports.colours import colours
 from masklens.reports.labels import printable
-from masklens.reports.terminal import HeatMap, blocks
-from records import make, make_pair
+from masklens.reports.terminal import HeatMap, answer_proof_line, answer_table, blocks
+from records import make, make_pair, proved
 
 
 def render(attribution, width=80, colour=False):
@@ -81,3 +83,27 @@ def test_a_window_says_where_it_is():
     drawn = render(replace(make_pair(), settings=said), width=100)
     assert "window 2 of 3: characters 40-50, the answer at 44-47" in drawn.splitlines()
     assert "window" not in render(make_pair())
+
+
+def test_a_row_of_an_answer_fits_and_says_all_that_is_known():
+    made = replace(answered(), pieces=("antidisestablishmentarianism", "a1", "a2"))
+    kept = proved(verdict="sufficient", tokens=30, needed=12, random_needed=21.4, probability_after=0.61)
+    lost = replace(kept, verdict="no better than random")
+    lens = {"logit_lens_sites": (0, 1), "settled": (1, 30, None)}
+    guesses = ((Guess("x", 0.5),) * 2,) * 3
+    made = replace(
+        made, **lens, logit_lens=guesses, verification=(kept, lost, replace(kept, random_needed=None))
+    )
+    lines = (_shown(answer_table(made)) + _shown(answer_proof_line(made))).splitlines()
+    assert lines[0].split() == ["prob.", "on", "top", "from", "needed", "random", "left", "verdict"]
+    assert lines[1].split()[1:] == ["0.50", "embeddings", "12", "of", "30", "21", "0.61", "sufficient"]
+    assert lines[2].split()[:4] == ["a1", "0.25", "block", "29"] and "no better than random" in lines[2]
+    assert lines[3].split() == ["a2", "0.75", "-", "12", "of", "30", "-", "0.61", "sufficient"]
+    assert lines[4].startswith("verified: 2 of 3 steps")
+    assert "verdict" not in _shown(answer_table(replace(made, verification=())))
+
+
+def _shown(renderable):
+    file = io.StringIO()
+    Console(file=file, width=80).print(renderable)
+    return file.getvalue()

@@ -13,7 +13,7 @@ from ..progress import stage
 from ..records.layers import site_number
 from . import options
 from .console import draw, print_json, tell, working
-from .generate import answer_all, gather_prompts, keep_answers, show_answers
+from .generate import answer_all, gather_prompts, keep_answers, prove_answers, show_answers
 from .inputs import check_methods, check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
 
 if TYPE_CHECKING:
@@ -90,7 +90,9 @@ def explain(
         if generate or chat:
             asked = {"units": units, "target": target, "continuation": continuation, "seed": seed}
             made = answer_all(subject, prompts, method, option, max_new_tokens=max_new_tokens, **asked)
-            verified = keep_answers(subject, made, out, verify)
+            made = prove_answers(subject, made) if verify else made
+            if out:
+                keep_answers(made, out)
         else:
             lenses = load_lenses(model, subject, lens, method)
             ways = choose_ways(method, lenses, lm_head, option)
@@ -107,7 +109,7 @@ def explain(
                 tell(f"wrote {out}")
             layers = None if as_json else predicted(subject, attributions)
     if generate or chat:
-        show_answers(made, verified, as_json)
+        show_answers(made, as_json)
     elif as_json:
         print_json([record(attribution) for attribution in attributions])
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from .inputs import read_options
 
 if TYPE_CHECKING:
     from ..attribution import Text
-    from ..evaluation.verify import Verification
     from ..model.subject import Subject
     from ..records.generation import Generation
 
@@ -54,7 +54,7 @@ def answer_all(
     for prompt in prompts:
         for name in methods or [DEFAULT_METHOD]:
             # One walk back gives the scores of all layers; other methods pay for each layer.
-            sites = "all" if find(name).cost == "2" else None
+            sites = "all" if find(name).all_sites_at_once else None
             with stage(f"explaining the answer with {name}"):
                 one = masklens.explain_generation(
                     subject, prompt, name, sites=sites, method_options=read_options(options), **common
@@ -63,45 +63,40 @@ def answer_all(
     return made
 
 
-def keep_answers(
-    subject: Subject, made: Sequence[Generation], out: Path | None, verify: bool
-) -> list[list[Verification]] | None:
-    """Write explained answers to a file, and verify them."""
-    if out:
-        from ..reports.export import write_answers
-
-        with stage(f"writing {out}"):
-            write_answers(made, out, subject if verify else None)
-        tell(f"wrote {out}")
+def prove_answers(subject: Subject, made: Sequence[Generation]) -> list[Generation]:
+    """The same answers, each step with its verification."""
     with stage("verifying"):
-        return [masklens.verify_generation(subject, one) for one in made] if verify else None
+        return [replace(one, verification=tuple(masklens.verify_generation(subject, one))) for one in made]
 
 
-def show_answers(
-    made: Sequence[Generation], proofs: Sequence[Sequence[Verification]] | None, as_json: bool
-) -> None:
-    print_answers(made, proofs) if as_json else draw_answers(made, proofs)
+def keep_answers(made: Sequence[Generation], out: Path) -> None:
+    """Write explained answers to a file."""
+    from ..reports.export import write_answers
+
+    with stage(f"writing {out}"):
+        write_answers(made, out)
+    tell(f"wrote {out}")
 
 
-def print_answers(made: Sequence[Generation], proofs: Sequence[Sequence[Verification]] | None) -> None:
-    from ..records.generation import row
-    from ..records.verification import verification_record
+def show_answers(made: Sequence[Generation], as_json: bool) -> None:
+    if as_json:
+        from ..records.generation import row
 
-    rows = [row(one) for one in made]
-    for one, proof in zip(rows, proofs or [], strict=False):
-        one["verification"] = [verification_record(step) for step in proof]
-    print_json(rows)
+        print_json([row(one) for one in made])
+    else:
+        draw_answers(made)
 
 
-def draw_answers(made: Sequence[Generation], proofs: Sequence[Sequence[Verification]] | None) -> None:
-    """Print every answer as a map of steps by tokens, with its verification."""
+def draw_answers(made: Sequence[Generation]) -> None:
+    """Print every answer as a map of steps by tokens, with what is known of each step."""
     from rich.console import Console
 
-    from ..reports.terminal import AnswerMap, answer_proof_line
+    from ..reports.terminal import AnswerMap, answer_proof_line, answer_table
 
     console = Console()
-    for i, one in enumerate(made):
+    for one in made:
         console.print(AnswerMap(one))
-        if proofs:
-            console.print(answer_proof_line(one, proofs[i]))
+        console.print(answer_table(one))
+        if one.verification:
+            console.print(answer_proof_line(one))
         console.print()

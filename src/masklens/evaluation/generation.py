@@ -1,7 +1,8 @@
-"""`verify_generation`: remove what a step of an answer is said not to need, and run the model again."""
+"""`verify_generation`: keep what a step of an answer is said to need, and run the model again."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,28 +17,33 @@ from ..records.generation import Generation
 from ..tasks.lm import CausalLM, Continuation
 from .masking import Views
 from .ranking import Ranking
-from .verify import Verification, removal
+from .sufficiency import MARGIN
+from .verify import Question, Verification, removal, try_removal, verifications
 
 
 def verify_generation(
-    subject: Any, generation: Generation, keep: float = 0.5, replace: Any = "mask", site: int | None = None
+    subject: Any,
+    generation: Generation,
+    keep: float | None = None,
+    replace: Any = "mask",
+    site: int | None = None,
+    margin: float = MARGIN,
+    control: bool = True,
 ) -> list[Verification]:
-    """What becomes of each step of an answer when only the most important units before it are left.
+    """For each step of an answer, how few of the units before it suffice, and whether random ones do as well.
 
         for step, proof in zip(made.steps, verify_generation(subject, made)):
-            proof.prediction_kept, proof.divergence
+            proof.verdict, proof.needed, proof.random_needed, proof.probability_after
 
-    Whole units are removed: tokens, words, sentences, ... as the record has them. `removed` of a
-    verification holds their numbers. What a chat template adds stays.
+    As `verify`, but whole units are removed: tokens, words, sentences, ... as the record has them. `needed`,
+    `tokens` and `removed` count these. Units suffice if the model's next token is the same with them alone,
+    and its distribution moves by at most the margin. What a chat template adds stays.
 
     Args:
-        keep: the share of units that is kept.
-        replace: as in `verify`.
+        keep, replace, margin, control: as in `verify`; `keep` is a share of the units.
         site: the site whose scores are used, by default the first: the words.
     """
-    subject = as_subject(subject)
-    if not 0 <= keep <= 1:
-        raise MethodError(f"keep is {keep}; it is a share of the units, between 0 and 1")
+    subject, question = as_subject(subject), Question(keep, margin, control=control)
     if not isinstance(subject.task, CausalLM):
         raise ModelError(
             f"an answer is verified with its causal language model, not {type(subject.task).__name__}"
@@ -45,29 +51,36 @@ def verify_generation(
     where = generation.sites[0] if site is None else site
     if where not in generation.sites:
         raise MethodError(f"no scores at site {where}; this record has sites {generation.sites}")
-    views, unit_of = _views(subject, generation, removal(replace, where))
-    ranking = _ranking(views, unit_of, generation, where)
-    kept = ranking.top(keep)  # (steps, units)
-    whole, found = views.whole(), views.read(np.arange(len(views)), kept[:, unit_of])
-    removed = ranking.removable & ~kept
-    return [
-        Verification(
-            site=where,
-            tokens=int(ranking.counts[i]),
-            needed=int(kept[i].sum()),
-            divergence=float(found.divergence[i]),
-            prediction_kept=bool(found.agrees[i]),
-            probability_before=float(whole.confidence[i]),
-            probability_after=float(found.confidence[i]),
-            removed=tuple(np.nonzero(removed[i])[0].tolist()),
-        )
-        for i in range(len(views))
-    ]
+    views = _views(subject, generation, removal(replace, where))
+    ranking = Ranking.of(generation.scores[:, generation.sites.index(where)], views.removable)
+    tried = try_removal(views, ranking, generation.merge == "max", question)
+    return verifications(views, tried, where, views.batch.tokens)
 
 
-def _views(subject: Subject, generation: Generation, how: Any) -> tuple[Views, np.ndarray]:
-    """What each step has read, ready to be hidden in part, and the unit of each of the tokens."""
-    g, units = generation, np.array(generation.units)
+class UnitViews(Views):
+    """Views of which whole units are visible or not: what `Views` has for tokens this has for units."""
+
+    def __init__(self, units: Sequence[int], *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._count, self._of_tokens = max(units) + 1, (self.removable, self.valid)
+        self._unit_of = np.resize(units, self.batch.shape[1])  # a span is read further than any step has seen
+        self.removable, self.valid = self._by_unit(self.removable), self._by_unit(self.valid)
+
+    def _by_unit(self, tokens: np.ndarray) -> np.ndarray:
+        """(steps, units): whether there is such a token in a unit."""
+        found = np.zeros((len(tokens), self._count), dtype=bool)
+        rows, places = np.nonzero(tokens)
+        found[rows, self._unit_of[places]] = True
+        return found
+
+    def _tokens(self, rows: np.ndarray, keep: np.ndarray) -> np.ndarray:
+        removable, valid = self._of_tokens
+        return (keep[:, self._unit_of] | ~removable[rows]) & valid[rows]
+
+
+def _views(subject: Subject, generation: Generation, how: Any) -> UnitViews:
+    """What each step has read, ready to be hidden in part."""
+    g = generation
     whole = Prompt(
         g.text, g.ids, tuple(g.offsets[u] for u in g.units), tuple(g.special[u] for u in g.units), g.turns
     )
@@ -78,14 +91,4 @@ def _views(subject: Subject, generation: Generation, how: Any) -> tuple[Views, n
     batch, wanted = step_batch(subject, dialogue, steps), [step.target for step in steps]
     shared = len(steps) > 1 and reads_causally(subject, dialogue)
     output = Request(subject, batch, subject.sites[:1], wanted, shared=shared).reference
-    views = Views(subject, batch.texts, targets=wanted, how=how, known=Known(batch, output))
-    return views, np.resize(units, batch.shape[1])  # a span is read further than any step has seen
-
-
-def _ranking(views: Views, unit_of: np.ndarray, generation: Generation, site: int) -> Ranking:
-    """The units of each step from most to least important."""
-    scores = generation.scores[:, generation.sites.index(site)]
-    removable = np.zeros(scores.shape, dtype=bool)
-    for i, row in enumerate(views.removable):
-        removable[i, np.unique(unit_of[row])] = True
-    return Ranking.of(scores, removable)
+    return UnitViews(g.units, subject, batch.texts, targets=wanted, how=how, known=Known(batch, output))

@@ -103,7 +103,7 @@ class Views:
     def read(self, rows: np.ndarray, keep: np.ndarray) -> Readings:
         """The model's answers to the views; equal views are run once."""
         rows = np.asarray(rows)
-        keep = (np.asarray(keep, dtype=bool) | ~self.removable[rows]) & self.valid[rows]
+        keep = self._tokens(rows, np.asarray(keep, dtype=bool))
         keys = self._keys(rows, keep)
         new = {key: i for i, key in enumerate(keys) if key not in self._seen}
         found: dict[tuple[int, bytes], list[float]] = {}
@@ -117,6 +117,10 @@ class Views:
         if len(self._seen) < REMEMBERED:
             self._seen |= found
         return Readings(*columns.T)
+
+    def _tokens(self, rows: np.ndarray, keep: np.ndarray) -> np.ndarray:
+        """(views, tokens): the tokens that are visible."""
+        return (keep | ~self.removable[rows]) & self.valid[rows]
 
     def read_steps(self, keep: np.ndarray) -> Readings:
         """Several views of every text: keep (texts, steps, tokens); the readings are (texts, steps)."""

@@ -78,10 +78,11 @@ def rank(views: Views, attributions: Sequence[Attribution], site: int | None = N
 
 def random_rankings(views: Views, draws: int, seed: int = 0) -> list[Ranking]:
     """Random orders; a text gets the same ones whatever texts come with it."""
-    scores = np.zeros((draws, *views.batch.shape))
+    scores = np.zeros((draws, *views.removable.shape))
     for i, tokens in enumerate(views.batch.tokens):
         generator = np.random.default_rng([seed, zlib.crc32(repr(tokens).encode())])
-        scores[:, i, : len(tokens)] = generator.random((draws, len(tokens)))
+        count = min(len(tokens), scores.shape[2])  # tokens may be removed in larger units
+        scores[:, i, :count] = generator.random((draws, count))
     return [Ranking.of(one, views.removable) for one in scores]
 
 

@@ -20,6 +20,7 @@ from ..records.units import Layout, check_units, unit_groups
 from ..tasks.lm import CausalLM, Continuation
 from ..words import Span, word_span
 from .explain import chosen_sites, finite_scores, run_method, shown_settings
+from .logit_lens import layer_outputs, settled_at
 from .registry import Method, Request, find
 
 RUNNERS_UP = 5
@@ -61,13 +62,14 @@ def explain_generation(
     subject, chosen = as_subject(subject), find(method)
     options = dict(method_options or {})
     chosen.check_options(list(options))
+    options = chosen.prepare(subject, options)
     if not isinstance(subject.task, CausalLM):
         raise ModelError(
             f"explain_generation is for causal language models, not for {type(subject.task).__name__}; use "
             f"explain"
         )
     check_units(units, turns=not isinstance(prompt, str))
-    where = chosen_sites(subject, chosen, sites, None)
+    where = chosen_sites(subject, chosen, sites, options.get("lens"))
     asked = read_prompt(subject, prompt)
     answer = _answer_ids(subject, asked, max_new_tokens, continuation, seed, generation_options)
     dialogue = _dialogue(subject, asked, answer)
@@ -257,7 +259,8 @@ class _Work:
         whole = self.dialogue.whole
         layout = Layout(whole.text, self.dialogue.names, whole.offsets, whole.special, whole.turns)
         groups = [part for group in unit_groups(layout, self.units) for part in self._sides(group)]
-        scores, outputs = self._explained(steps, groups)
+        causal = len(steps) == 1 or reads_causally(self.subject, self.dialogue)
+        scores, outputs = self._explained(steps, groups, causal)
         guesses = [self._guesses(step, output) for step, output in zip(steps, outputs, strict=True)]
         return Generation(
             prompt=whole.text[: len(whole.text) - len(self.dialogue.answer)],
@@ -281,6 +284,7 @@ class _Work:
             kind=self.units if isinstance(self.units, str) else "spans",
             settings=shown_settings({**self.method.options, **self.settings}),
             merge=self.method.merge,
+            **(self._layers(steps) if causal else {}),
         )
 
     def _sides(self, group: Sequence[int]) -> list[list[int]]:
@@ -300,10 +304,10 @@ class _Work:
         return word_span(whole.text, [whole.offsets[i] for i in group])
 
     def _explained(
-        self, steps: Sequence[Step], groups: Sequence[Sequence[int]]
+        self, steps: Sequence[Step], groups: Sequence[Sequence[int]], causal: bool
     ) -> tuple[np.ndarray, list[Tensor]]:
         """Scores (steps, sites, tokens), and the output of each step, (its tokens, vocabulary)."""
-        shared = self.method.shares and len(steps) > 1 and reads_causally(self.subject, self.dialogue)
+        shared = self.method.shares and len(steps) > 1 and causal
         size = len(steps) if shared else STEPS_AT_ONCE
         scores = np.zeros((len(steps), len(self.sites), len(self.dialogue.whole.ids)), dtype=np.float32)
         outputs: list[Tensor] = []
@@ -333,6 +337,24 @@ class _Work:
             None if plain else heads.expand(len(steps), -1),
             shared,
         )
+
+    def _layers(self, steps: Sequence[Step]) -> dict[str, Any]:
+        """What the model's own head reads at each layer for each step: one run for the states of all."""
+        whole = Request(self.subject, step_batch(self.subject, self.dialogue, steps), self.sites).whole
+        wanted = torch.tensor([step.target.ids[0] for step in steps], device=whole.valid.device)
+        guesses, right = {}, []
+        for site, output in layer_outputs(self.subject, whole, self.subject.sites):
+            best = output[0].softmax(-1).max(-1)  # (steps,) of the likeliest token
+            names = self.subject.tokenizer.batch_decode(best.indices[:, None].tolist())
+            guesses[site] = [Guess(*one) for one in zip(names, best.values.tolist(), strict=True)]
+            right.append((best.indices == wanted).tolist())
+        sites = tuple(guesses)
+        first = [settled_at(sites, some) if some[-1] else None for some in zip(*right, strict=True)]
+        return {
+            "logit_lens_sites": sites,
+            "logit_lens": tuple(zip(*guesses.values(), strict=True)),
+            "settled": tuple(first),
+        }
 
     def _guesses(self, step: Step, output: Tensor) -> tuple[float, tuple[Guess, ...]]:
         """The probability of a step, and the likeliest others at its first token."""

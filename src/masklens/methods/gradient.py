@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -54,20 +54,32 @@ def sloped(request: Request, score: Callable[[Slope], Tensor]) -> Tensor:
         found = slopes(request)
         return stacked(request, lambda site: score(found[site]))
     leaf = {min(request.sites): lambda state: state.detach().requires_grad_()}
+    last = max(request.subject.sites)
     with torch.enable_grad():
-        output, states = request.subject.run(request.whole, replace=leaf, record=request.sites)
+        output, states = request.subject.run(request.whole, replace=leaf, record=[*request.sites, last])
         request.note(request.by_step(output)[0])
         values = request.subject.task.score(request.by_step(output)[0], request.target)  # (examples,)
     each = []
-    for i in range(len(values)):
-        gradients = _walked_back(values[i], [states[site] for site in request.sites], i < len(values) - 1)
+    for gradients in walks_back(request, values, states[last], [states[site] for site in request.sites]):
         pairs = zip(request.sites, gradients, strict=True)
         each.append(torch.cat([score(Slope(states[s].detach(), _used(s, g))) for s, g in pairs]))
     return torch.stack(each)
 
 
-def _walked_back(value: Tensor, states: Sequence[Tensor], again: bool) -> tuple[Tensor | None, ...]:
-    return torch.autograd.grad(value, states, retain_graph=again, allow_unused=True)
+def walks_back(
+    request: Request, values: Tensor, last: Tensor, states: Sequence[Tensor]
+) -> Iterator[tuple[Tensor | None, ...]]:
+    """The gradients of each of the values (examples,) with respect to states of the whole text.
+
+    What follows the last block, the final norm and the head, reads every token by itself. So one walk back to
+    `last`, that block's output, serves all values, and the large head is not walked through for each.
+    """
+    (found,) = torch.autograd.grad(values.sum(), last, retain_graph=True)  # (1, tokens, width)
+    for i, end in enumerate(request.batch.marks["positions"][:, 0].tolist()):
+        own = torch.zeros_like(found)
+        own[:, end] = found[:, end]
+        again = i < len(values) - 1
+        yield torch.autograd.grad(last, states, own, retain_graph=again, allow_unused=True)
 
 
 def _used(site: int, gradient: Tensor | None) -> Tensor:
@@ -118,15 +130,15 @@ def _shared_path(
     objective: Objective,
 ) -> Tensor:
     """The same for beginnings of one text: a point of the whole is one of each beginning."""
-    last = torch.tensor([len(request.batch) - 1])
+    whole, last = torch.tensor([len(request.batch) - 1]), max(request.subject.sites)
     total: Tensor | None = None
     for k, weight in enumerate(weights.tolist()):
-        leaf = points(last, torch.tensor([k])).detach().requires_grad_()
+        leaf = points(whole, torch.tensor([k])).detach().requires_grad_()
         with torch.enable_grad():
-            output = request.subject.run(request.whole, replace={site: leaf}).output
+            output, states = request.subject.run(request.whole, replace={site: leaf}, record=[last])
             values = objective(request.by_step(output)[0], request.target)
-        found = [_walked_back(value, [leaf], i < len(values) - 1)[0] for i, value in enumerate(values)]
-        gradient = torch.cat([_used(site, one) for one in found]) * weight
+        found = walks_back(request, values, states[last], [leaf])
+        gradient = torch.cat([_used(site, one) for (one,) in found]) * weight
         total = gradient if total is None else total + gradient
     assert total is not None
     return total

@@ -10,7 +10,7 @@ reads the state.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,11 +83,19 @@ def has_layer_predictions(task: Task) -> bool:
 
 @torch.no_grad()
 def _read(subject: Subject, texts: Sequence[Text], chosen: Sequence[int]) -> list[LayerPredictions]:
-    batch, last = subject.encode(texts), max(subject.sites)
+    batch = subject.encode(texts)
+    outputs = dict(layer_outputs(subject, batch, chosen))
+    return _records(subject, batch, list(outputs), list(outputs.values()))
+
+
+@torch.no_grad()
+def layer_outputs(subject: Subject, batch: Batch, chosen: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+    """The chosen sites and the last one, each with the model's output if its state were the last block's."""
+    last = max(subject.sites)
     states = subject.states(batch, sorted({*chosen, last})).states
-    sites = [site for site in states if states[site].shape == states[last].shape]
-    outputs = [subject.run(batch, replace={last: states[site]}).output for site in sites]
-    return _records(subject, batch, sites, outputs)
+    for site, state in states.items():
+        if state.shape == states[last].shape:
+            yield site, subject.run(batch, replace={last: state}).output
 
 
 def _records(

@@ -203,6 +203,11 @@ class Method:
         return result * (TOKENS if cost.endswith("per token") else 1)
 
     @property
+    def all_sites_at_once(self) -> bool:
+        """Whether one walk back through the model gives the scores of all sites."""
+        return self.cost == "2"
+
+    @property
     def is_preset(self) -> bool:
         """Whether it is another tool's settings of one of ours."""
         return self.function.__module__.endswith("presets")

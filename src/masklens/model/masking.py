@@ -12,8 +12,8 @@ What becomes of the other tokens is the `how`:
 
 A token out of attention has no effect on the others, so where the model can be told the places of the
 tokens, only the kept ones are run: packed to the left, with their own positions. That this is the same is
-tried on the first texts of every batch; models for which it is not, and tasks with an output for each token,
-get the whole text with tokens masked.
+tried on the longest texts of every batch; models for which it is not, and tasks with an output for each
+token, get the whole text with tokens masked.
 """
 
 from __future__ import annotations
@@ -143,20 +143,25 @@ class Masked:
         return self._visible(rows, keep) if self.packed else self._masked(rows, keep)
 
     def _visible(self, rows: Tensor, keep: Tensor) -> tuple[Batch, Tensor]:
-        """Only the kept tokens, packed to the left; at their own places unless tokens are dropped."""
-        places, valid = packing(keep)
+        """Only tokens that are attended to, and those at which a language model is read, packed to the left;
+        at their own places unless tokens are dropped."""
+        whole = self._hidden(rows, keep)
+        shown = whole.inputs["attention_mask"].bool() | self._read_at(whole)
+        places, there = packing(shown)
+        every = torch.arange(len(rows), device=rows.device)[:, None]
 
         def gather(value: Tensor) -> Tensor:
-            return value[rows[:, None], places] if value.shape[:2] == self.batch.shape else value[rows]
+            return value[every, places] if value.shape[:2] == whole.shape else value
 
         batch = replace(
-            self.batch.take(rows.tolist()),
-            inputs={name: gather(value) for name, value in self.batch.inputs.items()},
-            valid=valid,
-            special=gather(self.batch.special),
-            segments=gather(self.batch.segments),
+            whole,
+            inputs={name: gather(value) for name, value in whole.inputs.items()},
+            valid=gather(keep) & there,
+            special=gather(whole.special),
+            segments=gather(whole.segments),
+            marks={name: _moved(value, shown) for name, value in whole.marks.items()},
         )
-        batch.inputs["attention_mask"] = batch.inputs["attention_mask"] * valid
+        batch.inputs["attention_mask"] = batch.inputs["attention_mask"] * there
         if self.how == "drop":
             return batch, self.subject.run(batch).output
         with self.subject.frozen(), at_places(self.subject.module, places) as positions:
@@ -164,6 +169,12 @@ class Masked:
             return batch, self.subject.run(batch).output
 
     def _masked(self, rows: Tensor, keep: Tensor) -> tuple[Batch, Tensor]:
+        """The whole text, with tokens hidden."""
+        batch = self._hidden(rows, keep)
+        batch = batch.trimmed() if self.by_text else batch
+        return batch, self.subject.run(batch).output
+
+    def _hidden(self, rows: Tensor, keep: Tensor) -> Batch:
         """The whole text: removed tokens become the mask token and leave attention.
 
         Where nothing at all is kept, the mask tokens stay in attention: a model must attend to something.
@@ -171,14 +182,22 @@ class Masked:
         batch = self.batch.take(rows.tolist())
         hidden = batch.valid & ~keep
         attended = batch.inputs["attention_mask"].bool() & ~hidden
-        attended |= ~attended.any(1, keepdim=True) & batch.valid
+        if self.how != "drop":
+            attended |= ~attended.any(1, keepdim=True) & batch.valid
         inputs = batch.inputs | {
             "input_ids": torch.where(hidden, self.fill, batch.inputs["input_ids"]),
             "attention_mask": attended.to(batch.inputs["attention_mask"].dtype),
         }
-        batch = replace(batch, inputs=inputs)
-        batch = batch.trimmed() if self.by_text else batch
-        return batch, self.subject.run(batch).output
+        return replace(batch, inputs=inputs)
+
+    @staticmethod
+    def _read_at(batch: Batch) -> Tensor:
+        """(views, tokens) bool: where a language model's output is read."""
+        found = torch.zeros_like(batch.valid)
+        if "positions" in batch.marks:
+            rows, steps = (batch.marks["positions"] >= 0).nonzero(as_tuple=True)
+            found[rows, batch.marks["positions"][rows, steps]] = True
+        return found
 
     def _replaced(self, rows: Tensor, keep: Tensor, how: Baseline) -> tuple[Batch, Tensor]:
         batch, vector = self.batch.take(rows.tolist()), how.vector
@@ -236,17 +255,24 @@ class Masked:
 
     @torch.no_grad()
     def _packing_is_exact(self) -> bool:
-        """Try it on the first texts, with every other token hidden, and with all but the first hidden."""
-        if self.batch.marks or not takes_positions(self.subject.module):
+        """Try it on the longest texts, with every other token hidden, and with all but the first hidden."""
+        written = "decoder_input_ids" in self.batch.inputs  # an output is then read at the decoder's tokens
+        if written or not takes_positions(self.subject.module):
             return False
-        valid = self.batch.valid[:4]
-        rows, place = (torch.arange(size, device=valid.device) for size in valid.shape)
+        rows = self.batch.valid.sum(1).argsort(descending=True)[:4]
+        valid, place = self.batch.valid[rows], torch.arange(self.batch.shape[1], device=rows.device)
         for pattern in (place % 2 == 1, place <= 1):
             keep = (~self.removable[rows] | pattern) & valid
             fast, slow = self._visible(rows, keep)[1], self._masked(rows, keep)[1]
             if fast.shape != slow.shape or not torch.allclose(fast, slow, rtol=1e-3, atol=1e-3):
                 return False
         return True
+
+
+def _moved(positions: Tensor, shown: Tensor) -> Tensor:
+    """Positions (views, steps), -1 for none, among the tokens that are shown (views, tokens)."""
+    found = (shown.cumsum(1) - 1).gather(1, positions.clamp(min=0))
+    return torch.where(positions < 0, -1, found)
 
 
 def packing(keep: Tensor) -> tuple[Tensor, Tensor]:

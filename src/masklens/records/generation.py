@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from .. import attribution
 from ..attribution import LARGEST_SCORE, MOST_CELLS, MOST_TOKENS, Attribution, SavedSettings, Site, Word
@@ -18,6 +18,7 @@ from ..errors import FileError
 from ..files import FileModel, PlainText, check_writable, validate, whole
 from ..files.formats import Columns, records
 from .units import Turn
+from .verification import Verification, from_record, verification_record, verification_schema
 
 
 class Guess(NamedTuple):
@@ -70,8 +71,14 @@ class Generation:
     """what `tokens` holds: tokens, words, sentences, turns or spans"""
     settings: Mapping[str, Any] = field(default_factory=dict)
     merge: str = "sum"
+    logit_lens_sites: tuple[int, ...] = ()
+    """the layers whose states the model's own head has read, whatever `sites` has scores of"""
     logit_lens: tuple[tuple[Guess, ...], ...] = ()
-    """for each step and site, what the model's own head reads there; empty where it was not asked"""
+    """for each step and layer of `logit_lens_sites`, the token that the head puts first there"""
+    settled: tuple[int | None, ...] = ()
+    """for each step, the layer from which on its token stays first; None where it never does"""
+    verification: tuple[Verification, ...] = ()
+    """what removing units did, one a step; none where it was not tried"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scores", np.asarray(self.scores, dtype=np.float32))
@@ -81,15 +88,19 @@ class Generation:
                 f"scores have shape {self.scores.shape}; {shape} (steps, sites, tokens) is needed"
             )
         for name, count in self._counts().items():
-            if len(getattr(self, name)) not in count:
-                raise ValueError(f"{len(getattr(self, name))} {name} where {count[0]} are needed")
+            if len(getattr(self, name)) != count:
+                raise ValueError(f"{len(getattr(self, name))} {name} where {count} are needed")
 
-    def _counts(self) -> dict[str, tuple[int, ...]]:
-        tokens, steps = (len(self.tokens),), (len(self.steps),)
-        each = {"offsets": tokens, "special": tokens, "units": (len(self.ids),), "logit_lens": (*steps, 0)}
-        return each | dict.fromkeys(
-            ("pieces", "places", "targets", "ends", "probabilities", "runners_up"), steps
-        )
+    def _counts(self) -> dict[str, int]:
+        tokens, steps = len(self.tokens), len(self.steps)
+        each = ("pieces", "places", "targets", "ends", "probabilities", "runners_up")
+        lens = steps if self.logit_lens_sites else 0
+        counts = {"offsets": tokens, "special": tokens, "units": len(self.ids), **dict.fromkeys(each, steps)}
+        return counts | {
+            "logit_lens": lens,
+            "settled": lens,
+            "verification": steps if self.verification else 0,
+        }
 
     def __eq__(self, other: object) -> bool:
         return row(self) == row(other) if isinstance(other, Generation) else NotImplemented
@@ -126,6 +137,7 @@ class Generation:
             method=self.method,
             settings=self.settings,
             merge=self.merge,
+            verification=self.verification[step] if self.verification else None,
         )
 
     def likeliest(self, step: int) -> str:
@@ -156,6 +168,7 @@ def row(generation: Generation) -> dict[str, Any]:
     made = {**asdict(generation), "scores": scores.tolist()}
     made |= {name: [_guesses(some) for some in made[name]] for name in ("runners_up", "logit_lens")}
     made["turns"] = [turn._asdict() for turn in generation.turns]
+    made["verification"] = [verification_record(proof) for proof in generation.verification]
     made["settings"] = dict(generation.settings)
     return made
 
@@ -204,7 +217,15 @@ class Saved(FileModel):
     kind: Word
     settings: SavedSettings
     merge: Literal["sum", "max", "mean"]
-    logit_lens: list[list[SavedGuess]] = []
+    logit_lens_sites: list[Site]
+    logit_lens: list[list[SavedGuess]]
+    settled: list[Site | None]
+    verification: list[Verification]
+
+    @field_validator("verification", mode="before")
+    @classmethod
+    def _verification(cls, value: Any) -> Any:
+        return [from_record(one) for one in value] if isinstance(value, list) else value
 
     @model_validator(mode="after")
     def _fits_together(self) -> Saved:
@@ -222,8 +243,10 @@ class Saved(FileModel):
             raise ValueError(
                 f"offsets, turns and ends must be in the {length} characters of prompt and answer"
             )
-        if any(len(guesses) != len(self.sites) for guesses in self.logit_lens):
-            raise ValueError(f"logit_lens must have {len(self.sites)} entries a step, one a layer")
+        if any(len(guesses) != len(self.logit_lens_sites) for guesses in self.logit_lens):
+            raise ValueError(f"logit_lens must have {len(self.logit_lens_sites)} entries a step, one a layer")
+        if not {*self.settled} <= {*self.logit_lens_sites, None}:
+            raise ValueError("settled must be layers of logit_lens_sites")
         self.generation()
         return self
 
@@ -330,7 +353,8 @@ def schema(pa: Any) -> Any:
         "probabilities": pa.list_(pa.float64()),
         "runners_up": guesses,
         "logit_lens": guesses,
+        "verification": pa.list_(verification_schema(pa)),
     }
     columns |= dict.fromkeys(("tokens", "steps", "pieces"), strings)
-    columns |= dict.fromkeys(("ids", "units", "places", "ends", "sites"), ints)
+    columns |= dict.fromkeys(("ids", "units", "places", "ends", "sites", "logit_lens_sites", "settled"), ints)
     return pa.schema({name: columns.get(name, string) for name in Saved.model_fields})

@@ -47,13 +47,13 @@ def write(
         WRITERS[path.suffix](attributions, path)
 
 
-def write_answers(made: Sequence[Generation], path: Path, subject: Any = None) -> None:
-    """Write explained answers to one file; a report has their verification if it gets the subject."""
+def write_answers(made: Sequence[Generation], path: Path) -> None:
+    """Write explained answers to one file."""
     check_output(path)
     if path.suffix == REPORT:
         from .report import report
 
-        report(made, path, subject=subject)
+        report(made, path)
     elif path.suffix in (".json", ".parquet"):
         save_records(made, path)
     elif len(made) > 1:

@@ -3,21 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..evaluation.generation import verify_generation
-from ..evaluation.verify import Verification
 from ..records.generation import Generation, Guess
 from ..records.units import Layout, unit_groups
 from .labels import visible
 from .page import Entry, layout_data, map_data
 
 
-def generation_data(generation: Generation, subject: Any = None, keep: float = 0.5) -> dict[str, Any]:
-    """A prompt, its answer and all that was found about each step; verified where the subject is given."""
-    g = generation
-    proofs = verify_generation(subject, g, keep) if subject is not None else []
+@dataclass(frozen=True)
+class Answer:
+    """An explained answer as the viewer shows it."""
+
+    generation: Generation
+    name: str
+    """a heading: the method"""
+
+
+def proved(
+    generation: Generation,
+    subject: Any = None,
+    keep: float | None = None,
+    replaced: Any = "mask",
+    name: str | None = None,
+) -> Answer:
+    """An answer with its verification: where the subject is given, or else as the record has it."""
+    if subject is not None:
+        proofs = verify_generation(subject, generation, keep, replaced)
+        generation = replace(generation, verification=tuple(proofs))
+    return Answer(generation, name or generation.method)
+
+
+def same_answers(generations: Sequence[Generation]) -> list[list[Generation]]:
+    """What several methods say of one answer stands together."""
+    found: dict[Any, list[Generation]] = {}
+    for one in generations:
+        found.setdefault((one.ids, one.tokens, one.targets), []).append(one)
+    return list(found.values())
+
+
+def generation_data(answers: Sequence[Answer]) -> dict[str, Any]:
+    """A prompt, its answer and all that was found about each step: the maps of one method after another."""
+    g = answers[0].generation
     whole = replace(
         g.step(-1),
         text=g.text,
@@ -32,11 +61,12 @@ def generation_data(generation: Generation, subject: Any = None, keep: float = 0
         "text": [visible(g.text, lines=True)],
         "prediction": visible(g.answer),
         "layouts": [layout_data(whole)],
-        "maps": [step_map(g, i, proofs[i : i + 1]) for i in range(len(g))],
+        "maps": [step_map(one, i) for one in answers for i in range(len(g))],
         "kind": visible(g.kind),
         "folds": [[visible(name), start, end] for name, start, end in folds(g)],
         "sentences": sentence_starts(layout, [part[1] for part in folds(g)]),
         "steps": [step_data(g, i) for i in range(len(g))],
+        "logit_lens_sites": list(g.logit_lens_sites),
     }
 
 
@@ -45,9 +75,10 @@ def sentence_starts(layout: Layout, also: Sequence[int]) -> list[int]:
     return sorted({group[0] for group in unit_groups(layout, "sentences")} | set(also))
 
 
-def step_map(g: Generation, step: int, proofs: Sequence[Verification]) -> dict[str, Any]:
+def step_map(answer: Answer, step: int) -> dict[str, Any]:
     """The map of a step: it has the columns that the step has seen."""
-    made = {"layout": 0, **map_data(Entry(g.step(step), g.method, proofs))}
+    g = answer.generation
+    made = {"layout": 0, **map_data(Entry(g.step(step), answer.name, g.verification[step : step + 1]))}
     return made | {"prediction": visible(g.likeliest(step))}
 
 
@@ -58,7 +89,9 @@ def step_data(g: Generation, step: int) -> dict[str, Any]:
         "probability": round(g.probabilities[step], 4),
         "others": _guesses(g.runners_up[step]),
     }
-    return made | ({"lens": _guesses(g.logit_lens[step])} if g.logit_lens else {})
+    if g.logit_lens_sites:
+        made |= {"lens": _guesses(g.logit_lens[step]), "settled": g.settled[step]}
+    return made
 
 
 def _guesses(guesses: Sequence[Guess]) -> list[Any]:

@@ -56,7 +56,7 @@ SCRIPTS = (
     "main.js",
 )
 """the viewer, in the order in which its parts need one another"""
-LIVE = ("live.js", "edit.js")
+LIVE = ("live.js", "chat.js", "edit.js")
 """what the page of `masklens serve` has besides"""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..attribution import Attribution, Text
+from ..attribution import Text
 from ..errors import MasklensError
 from .labels import visible
 
@@ -39,6 +39,10 @@ class Submission:
     every_site: bool = False
     like: str | None = None
     """the id of the submission that this one is a change of: another target, or an edit of the text"""
+    messages: list[dict[str, str]] | None = None
+    """the turns of a chat, where the text is one"""
+    new_tokens: int | None = None
+    """how many tokens the model's answer may have; None where the text itself is explained"""
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     state: str = "queued"
     done: int = 0
@@ -46,7 +50,8 @@ class Submission:
     passes: int = 0
     """forward passes of the model so far"""
     problems: list[str] = field(default_factory=list)
-    attributions: list[Attribution] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    """what was found, as JSON has it"""
     result: dict[str, Any] | None = None
     """the text as the viewer shows it"""
     unwanted: bool = False

@@ -15,7 +15,7 @@ from ..evaluation.verify import Question, Verifier
 from ..files import check_writable, whole
 from ..records.generation import Generation
 from ..records.verification import Verification
-from .generation import generation_data
+from .generation import generation_data, proved, same_answers
 from .knowledge import knowledge_chart
 from .overview import overview
 from .page import Entry, Panel, evaluation_panels, report_data, report_html
@@ -77,7 +77,7 @@ def report(
         *overview(main_sets(entries), parts_of_speech),
         *panels,
     ]
-    made = (generation_data(one, subject, 0.5 if keep is None else keep) for one in answers)
+    made = (generation_data([proved(one, subject, keep) for one in some]) for some in same_answers(answers))
     data = report_data(entries, title, labels, further, answers=made, columns=columns)
     with whole(path) as part:
         part.write_text(report_html(data), encoding="utf-8")

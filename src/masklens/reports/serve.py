@@ -15,25 +15,26 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-from ..attribution import Text, record
+from ..attribution import record
 from ..errors import MasklensError, MethodError
 from ..evaluation.verify import Verifier
 from ..methods.explain import explain
+from ..methods.generation import explain_generation
 from ..methods.ways import Way, ways
 from ..model.subject import Subject
 from ..model.tap import watch
+from ..records.generation import row
 from ..records.layers import in_layers
+from ..tasks.lm import CausalLM
 from ..tasks.spans import QuestionAnswering
+from .generation import Answer, generation_data, proved
 from .page import Entry, content_policy, report_data, report_html, text_data
 from .queue import ENDED, Queue, Submission
 from .report import prove
+from .requests import LONGEST_TEXT, MOST_NEW_TOKENS, ROLES, BadRequest, completed, read_body, read_submission
 
 HOST = "127.0.0.1"
-LONGEST_BODY = 256 * 1024
-"""bytes"""
-LONGEST_TEXT = 20_000
-"""characters"""
-MOST_METHODS = 12
+ANSWERS = "/answers.json"
 OVERLAP = 128
 """tokens that windows share, over a context that is too long for the model"""
 PATIENCE = 20.0
@@ -50,38 +51,53 @@ HEADERS = {
 }
 
 
-class BadRequest(Exception):
-    """A request that cannot be answered, with the status to say so."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 def explainer(subject: Subject, choices: Mapping[str, Way], seed: int = 0) -> Callable[[Submission], None]:
-    """The work of a submission: explain its text in every way that was asked for, and verify each."""
-    common = {"seed": seed, "windows": OVERLAP if isinstance(subject.task, QuestionAnswering) else None}
+    """The work of a submission: explain its text, or the model's answer to it, in every way that was asked
+    for, and verify each."""
 
     def work(submission: Submission) -> None:
-        entries: list[Entry] = []
+        explain_one = explain_text if submission.new_tokens is None else explain_answer
+        found: list[Any] = []
         with watch(subject.module, submission.check):
             for name in submission.methods:
                 try:
-                    way = choices[name]
-                    options = {**way.options, **common, "sites": _sites(way, submission)}
-                    made = explain(subject, [submission.text], way.method.name, submission.target, **options)
-                    shown = list(prove(made, name, Verifier(subject, [a.text for a in made]), way.lenses))
-                    entries += shown
-                    submission.attributions += [
-                        replace(entry.attribution, verification=entry.proofs[-1]) for entry in shown
-                    ]
+                    found += explain_one(subject, submission, name, choices[name], seed)
                 except MasklensError as error:
                     submission.problems.append(f"{name}: {in_layers(str(error))}")
                 submission.done += 1
+        shown = text_data if submission.new_tokens is None else generation_data
         about = {"job": submission.id, "like": submission.like}
-        submission.result = {**text_data(entries), **about} if entries else None
+        submission.result = {**shown(found), **about} if found else None
 
     return work
+
+
+def explain_text(subject: Subject, submission: Submission, name: str, way: Way, seed: int) -> list[Entry]:
+    windows = OVERLAP if isinstance(subject.task, QuestionAnswering) else None
+    options = {**way.options, "seed": seed, "windows": windows, "sites": _sites(way, submission)}
+    made = explain(subject, [submission.text], way.method.name, submission.target, **options)
+    shown = list(prove(made, name, Verifier(subject, [a.text for a in made]), way.lenses))
+    submission.records += [
+        record(replace(entry.attribution, verification=entry.proofs[-1])) for entry in shown
+    ]
+    return shown
+
+
+def explain_answer(subject: Subject, submission: Submission, name: str, way: Way, seed: int) -> list[Answer]:
+    sites = "all" if way.method.all_sites_at_once else _sites(way, submission)
+    prompt: Any = submission.messages or submission.text
+    made = explain_generation(
+        subject,
+        prompt,
+        way.method.name,
+        submission.new_tokens or 1,
+        sites=sites,
+        seed=seed,
+        method_options=way.options,
+    )
+    shown = proved(made, subject, replaced=(*way.lenses, "mask")[0], name=name)
+    submission.records.append(row(shown.generation))
+    return [shown]
 
 
 def _sites(way: Way, submission: Submission) -> str | None:
@@ -120,7 +136,8 @@ def application(subject: Subject, queue: Queue, choices: Mapping[str, Way], port
 
     async def submit(request: Request) -> Response:
         body = await read_body(request)
-        return JSONResponse(told(queue.submit(read_submission(completed(body, queue), choices))), 202)
+        asked = read_submission(completed(body, queue), choices, isinstance(subject.task, CausalLM))
+        return JSONResponse(told(queue.submit(asked)), 202)
 
     async def status(request: Request) -> Response:
         return JSONResponse(told(find(request)))
@@ -134,9 +151,12 @@ def application(subject: Subject, queue: Queue, choices: Mapping[str, Way], port
         return _download(HTMLResponse(report_html(data())), "report.html")
 
     async def export_json(request: Request) -> Response:
-        rows = [record(a) for one in done() for a in one.attributions]
+        answers = request.url.path == ANSWERS
+        some = [one for one in done() if (one.new_tokens is not None) is answers]
+        rows = [one for submission in some for one in submission.records]
         text = json.dumps(rows, ensure_ascii=True, default=str)
-        return _download(Response(text, media_type="application/json"), "attributions.json")
+        name = request.url.path.removeprefix("/")
+        return _download(Response(text, media_type="application/json"), name)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -154,6 +174,7 @@ def application(subject: Subject, queue: Queue, choices: Mapping[str, Way], port
             Route("/jobs/{id}", cancel, methods=["DELETE"]),
             Route("/report.html", export_report),
             Route("/attributions.json", export_json),
+            Route(ANSWERS, export_json),
         ],
         exception_handlers={BadRequest: refuse, MasklensError: refuse},
         lifespan=lifespan,
@@ -205,77 +226,22 @@ def foreign(headers: Mapping[str, str], hosts: set[str]) -> str | None:
     return None
 
 
-async def read_body(request: Any) -> Any:
-    """The JSON of a request, if it is JSON and short."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise BadRequest(415, "send application/json")
-    from starlette.requests import ClientDisconnect
-
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > LONGEST_BODY:
-                raise BadRequest(413, f"the body is longer than {LONGEST_BODY} bytes")
-    except ClientDisconnect as error:
-        raise BadRequest(400, "the body ended in the middle") from error
-    try:
-        return json.loads(bytes(body))
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(400, "the body is not JSON") from error
-
-
-def read_submission(body: Any, choices: Mapping[str, Way]) -> Submission:
-    """The submission that a request asks for; anything unknown in it is an error."""
-    known = {"text", "methods", "target", "every_site", "like"}
-    if not isinstance(body, dict) or not set(body) <= known:
-        raise BadRequest(400, f"send an object with {', '.join(sorted(known))}")
-    methods, target = body.get("methods"), body.get("target")
-    if not isinstance(methods, list) or not 0 < len(methods) <= MOST_METHODS:
-        raise BadRequest(400, f"methods is a list of 1 to {MOST_METHODS} names")
-    unknown = [name for name in methods if not isinstance(name, str) or name not in choices]
-    if unknown:
-        raise BadRequest(400, f"no method {unknown[0]!r:.80}; there are {', '.join(choices)}")
-    if not (target is None or (isinstance(target, str | int) and len(str(target)) <= LONGEST_TEXT)):
-        raise BadRequest(400, "target is a class id, a label name, or null")
-    if not isinstance(body.get("every_site", False), bool):
-        raise BadRequest(400, "every_site is true or false")
-    text, like = read_text(body.get("text")), body.get("like")
-    return Submission(text, list(dict.fromkeys(methods)), target, body.get("every_site", False), like)
-
-
-def completed(body: Any, queue: Queue) -> Any:
-    """A body that names an earlier job, `like`, with what it does not say itself taken from that job."""
-    if not isinstance(body, dict) or body.get("like") is None:
-        return body
-    like = queue.get(body["like"]) if isinstance(body["like"], str) else None
-    if like is None:
-        raise BadRequest(404, "no such job to change; the history keeps the newest ones only")
-    text = like.text if isinstance(like.text, str) else list(like.text)
-    known = {"methods": like.methods, "target": like.target, "every_site": like.every_site}
-    return {"text": text, **known, **body}
-
-
-def read_text(text: Any) -> Text:
-    """A text or a pair, not empty and not too long."""
-    parts = [text] if isinstance(text, str) else text
-    if not isinstance(parts, list) or len(parts) not in (1, 2) or not all(isinstance(p, str) for p in parts):
-        raise BadRequest(400, "text is a string or a list of two")
-    if not all(part.strip() for part in parts):
-        raise BadRequest(400, "the text is empty")
-    if sum(map(len, parts)) > LONGEST_TEXT:
-        raise BadRequest(413, f"the text is longer than {LONGEST_TEXT} characters")
-    return parts[0] if len(parts) == 1 else (parts[0], parts[1])
-
-
 def about(subject: Subject, choices: Mapping[str, Way]) -> dict[str, Any]:
     """What the page has to know about the model."""
-    task = subject.task
+    task, answers = subject.task, isinstance(subject.task, CausalLM)
     return {
         "methods": [
-            {"name": name, "summary": way.method.summary, "cost": way.cost, "chosen": way.chosen}
+            {
+                "name": name,
+                "summary": way.method.summary,
+                "cost": way.cost,
+                "chosen": name == "gradient" if answers else way.chosen,
+            }
             for name, way in choices.items()
         ],
+        "answers": answers,
+        "roles": list(ROLES) if getattr(subject.tokenizer, "chat_template", None) else [],
+        "most_new_tokens": MOST_NEW_TOKENS,
         "labels": list(getattr(task, "labels", ())),
         "pair": isinstance(task, QuestionAnswering),
         "longest": LONGEST_TEXT,

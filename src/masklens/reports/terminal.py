@@ -18,6 +18,7 @@ from ..records.layers import site_name
 from .colours import Scale, colours, hexadecimal, ink, scale
 from .facts import answer_tokens, class_line, sum_line
 from .labels import (
+    chance,
     emerged,
     part_names,
     printable,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 LABEL_WIDTH = 11
 GAP = 1
 LONGEST_NAME = 24
+LONGEST_PIECE = 14
+"""characters of a token where a row of 80 has more to say"""
 
 
 @dataclass(frozen=True)
@@ -107,14 +110,41 @@ class AnswerMap:
         yield Text(f"1.00 is a score of {np.abs(g.scores[:, 0]).max():.3g}", "dim")
 
 
-def answer_proof_line(generation: Generation, proofs: Sequence[Verification]) -> Text:
-    """What became of an answer's tokens without what each is said not to need."""
-    kept = sum(proof.prediction_kept for proof in proofs)
-    share = np.mean([proof.share_removed for proof in proofs])
+def answer_table(generation: Generation) -> Table:
+    """A row for each step of an answer: its probability, the layer from which it stays on top, its proof."""
+    table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim")
+    heads = ["", "prob.", "on top from"]
+    proofs = generation.verification
+    heads += ["needed", "random", "left", "verdict"] if proofs else []
+    for head in heads:
+        table.add_column(head, no_wrap=True)
+    for i, piece in enumerate(generation.pieces):
+        name = Text(shortened(printable(piece.strip() or piece), LONGEST_PIECE), "bold")
+        cells = [chance(generation.probabilities[i]), _since(generation, i)]
+        table.add_row(name, *cells, *(_proof_cells(proofs[i]) if proofs else ()))
+    return table
+
+
+def _since(generation: Generation, step: int) -> str:
+    site = generation.settled[step] if generation.settled else None
+    return "-" if site is None else site_name(site)
+
+
+def _proof_cells(proof: Verification) -> list[Text]:
+    random = "-" if proof.random_needed is None else f"{round(proof.random_needed)}"
+    style = STYLES.get(proof.verdict or "", "")
+    said = [f"{proof.needed} of {proof.tokens}", random, chance(proof.probability_after)]
+    return [*map(Text, said), Text(proof.verdict or "-", style)]
+
+
+def answer_proof_line(generation: Generation) -> Text:
+    """How many of an answer's steps pass."""
+    proofs = generation.verification
+    passed = sum(proof.passed for proof in proofs)
     return Text.assemble(
-        ("verified: without ", "dim"), f"{share:.0%}", (f" of the {generation.kind} before it, ", "dim"),
-        (f"{kept} of {len(proofs)}", "bold green" if kept * 2 > len(proofs) else "bold red"),
-        (" steps of the answer keep their token", "dim"),
+        ("verified: ", "dim"),
+        (f"{passed} of {len(proofs)}", "bold green" if passed else "bold red"),
+        (f" steps of the answer pass: the needed {generation.kind} suffice, and random ones do worse", "dim"),
     )  # fmt: skip
 
 

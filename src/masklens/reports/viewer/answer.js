@@ -3,7 +3,7 @@
 const LONG = 60; // units above which a part starts folded
 const VERY_LONG = 120; // tokens above which sentences are shown first
 
-const mapsOf = (text) => (text.steps ? [text.maps[chosenStep(text)]] : ofTarget(text));
+const mapsOf = (text) => (text.steps ? text.maps.filter((_, i) => i % text.steps.length === chosenStep(text)) : ofTarget(text));
 const chosenStep = (text) => Math.min(state.step, text.steps.length - 1);
 
 // What a long prompt is shown in until the user chooses: its sentences.
@@ -50,22 +50,25 @@ function stepFacts(one) {
 }
 
 // What the model's own head reads at each layer.
-function lensRow(text, map) {
-  const guesses = text.steps?.[chosenStep(text)].lens;
-  if (!guesses) return null;
+function lensRow(text) {
+  const one = text.steps?.[chosenStep(text)];
+  if (!one?.lens) return null;
+  const name = (row) => siteName(text.logit_lens_sites[row]),
+    since = one.settled == null ? "it is never the likeliest" : `on top from ${siteName(one.settled)}`,
+    stays = (row) => one.settled != null && text.logit_lens_sites[row] >= one.settled;
   return el(
     "details",
     { class: "lens", open: true },
-    el("summary", { text: "what each layer would predict" }),
+    el("summary", {}, "what each layer would predict: ", isolated(one.piece), `, ${since}`),
     el(
       "div",
       { class: "lens-row" },
-      ...guesses.map(([token, chance], row) =>
+      ...one.lens.map(([token, chance], row) =>
         el(
           "span",
-          { class: `lens-cell ${colourOf(chance, false)}`, title: `${siteName(map.sites[row])}: ${percent(chance)}` },
-          el("small", { text: siteName(map.sites[row]) }),
-          isolated(token),
+          { class: `lens-cell ${colourOf(chance, false)}${stays(row) ? " stays" : ""}` },
+          el("small", { text: `${name(row)} ${percent(chance)}` }),
+          isolated(token.trim() || "↵"),
         ),
       ),
     ),

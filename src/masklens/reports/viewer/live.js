@@ -50,13 +50,18 @@ function composer() {
 }
 
 function textBoxes() {
-  const names = live.second ? data.segments : ["Text"];
+  if (chat.answer && chat.asChat) return turnBoxes();
+  const names = live.second ? data.segments : [chat.answer ? "Prompt" : "Text"];
   return names.map((name, i) => {
     const box = el("textarea", {
       rows: i ? 4 : 2,
       maxlength: data.live.longest,
       "aria-label": name,
-      placeholder: live.second ? name : "Type a text, and see what its prediction rests on",
+      placeholder: live.second
+        ? name
+        : chat.answer
+          ? "Type a prompt, and see what the answer rests on"
+          : "Type a text, and see what its prediction rests on",
       dir: "auto",
       spellcheck: "false",
     });
@@ -109,7 +114,7 @@ function methodPills() {
 }
 
 function composerRow() {
-  const pairButton = data.live.pair
+  const pairButton = data.live.pair || data.live.answers
     ? null
     : el("button", {
         type: "button",
@@ -140,7 +145,8 @@ function composerRow() {
   return el(
     "div",
     { class: "composer-row" },
-    targetBox(),
+    data.live.answers ? chatPill("answer", "answer", "Let the model answer; or else the next token is explained") : null,
+    ...(chat.answer ? answerTools() : [targetBox()]),
     every,
     pairButton,
     el("button", { class: "button primary", type: "submit", text: "Explain", title: "Ctrl + Enter" }),
@@ -179,14 +185,14 @@ function redrawComposer() {
 }
 
 async function submitJob() {
-  const texts = live.drafts.slice(0, live.second ? 2 : 1);
+  const texts = live.drafts.slice(0, live.second ? 2 : 1),
+    textBody = { text: live.second ? texts : texts[0], target: live.target || null };
   live.error = "";
   try {
     if (!live.chosen.size) throw new Error("choose a method");
     const job = await ask("POST", "jobs", {
-      text: live.second ? texts : texts[0],
+      ...(chat.answer ? answerBody() : textBody),
       methods: data.live.methods.map((m) => m.name).filter((name) => live.chosen.has(name)),
-      target: live.target || null,
       every_site: live.everySite,
     });
     live.jobs.set(job.id, job);
@@ -287,6 +293,15 @@ const liveTools = () => [
     },
     "JSON",
   ),
+  ...(data.live.answers
+    ? [
+        el(
+          "a",
+          { class: "button small", href: "answers.json", download: "answers.json", title: "All answers as data" },
+          "Answers",
+        ),
+      ]
+    : []),
 ];
 
 function startLive() {

@@ -91,7 +91,7 @@ function draw() {
         ? textView(state.text)
         : el("p", {
             class: "empty soft",
-            text: data.live ? "Type a text above and press Explain." : "There are no texts here.",
+            text: data.live ? `Type a ${data.live.answers ? "prompt" : "text"} above and press Explain.` : "There are no texts here.",
           }),
     );
   remark();
@@ -99,7 +99,7 @@ function draw() {
 
 function goToText(i) {
   if (!data.texts[i]) return;
-  set({ text: i, picked: [], whole: false, compare: false, editing: false, tab: "texts" });
+  set({ text: i, step: 0, picked: [], whole: false, compare: false, editing: false, tab: "texts" });
   markItem();
   scrollTo({ top: 0 });
   try {

@@ -44,7 +44,7 @@ function heading(text, index, maps) {
         "span",
         { class: "steps" },
         ...(originalOf(text) ? [iconButton("both", "Compare with the text before the edit", () => set({ compare: true }))] : []),
-        ...(data.live ? [iconButton("pencil", "Edit and compare", () => set({ editing: !state.editing }))] : []),
+        ...(data.live && !text.steps ? [iconButton("pencil", "Edit and compare", () => set({ editing: !state.editing }))] : []),
         ...(data.live ? [iconButton("cross", "Remove from the history", () => forget(index))] : []),
         iconButton("left", "Previous text (k)", () => step(-1)),
         iconButton("right", "Next text (j)", () => step(1)),
@@ -52,7 +52,7 @@ function heading(text, index, maps) {
     ),
     ...headLines(text, maps),
     classRow(text),
-    state.editing && data.live ? editForm(text) : null,
+    state.editing && data.live && !text.steps ? editForm(text) : null,
   );
 }
 
@@ -227,7 +227,7 @@ function card(text, map) {
   );
   one.append(cardHead(text, map, where), line, proof);
   if (map.emerged) one.append(el("p", { class: "emerged" }, isolated(map.emerged)));
-  one.append(picture, ...[lensRow(text, map)].filter(Boolean));
+  one.append(picture, ...[lensRow(text)].filter(Boolean));
   one.append(legend(map, viewOf(text, map, state.words)), sum, compared, about(map));
   one.showRow = () => {
     for (const cell of $$(".chosen", one)) cell.classList.remove("chosen");
@@ -272,7 +272,7 @@ function fillMap(one, slot, text, map) {
 
 function cardHead(text, map, where) {
   const facts = [where, el("span", { class: "badge", text: `over ${map.over}` })];
-  if (map.target !== text.prediction)
+  if (!text.steps && map.target !== text.prediction)
     facts.push(el("span", { class: "badge other" }, "target ", isolated(map.target)));
   return el("div", { class: "card-head" }, el("h2", {}, isolated(map.name)), ...facts);
 }

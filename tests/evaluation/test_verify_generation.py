@@ -1,0 +1,103 @@
+"""Verdicts on the steps of an answer: as `verify` gives them, and right where the truth is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import masklens as ml
+import tiny
+from masklens.errors import MethodError
+
+PROMPT = "the plot is dull . and the acting is worse , but who"
+
+
+@pytest.fixture(scope="module")
+def bigram():
+    """A language model whose next token depends on the last one alone: its blocks add nothing."""
+    model = tiny.model("gpt2", "causal")
+    with torch.no_grad():
+        model.transformer.wpe.weight.zero_()
+        model.transformer.wte.weight.mul_(20)
+        for block in model.transformer.h:
+            for layer in (block.attn.c_proj, block.mlp.c_proj):
+                layer.weight.zero_()
+                layer.bias.zero_()
+    return ml.Subject(model, tiny.byte_bpe())
+
+
+def explained(subject, units="tokens"):
+    return ml.explain_generation(subject, PROMPT, "grad_x_input", max_new_tokens=4, units=units)
+
+
+def pointing(made, sign):
+    """The record with a score for the last unit that each step has seen, and small ones for the others."""
+    scores = np.random.default_rng(0).random(made.scores.shape) / 10
+    for i in range(len(made)):
+        scores[i, :, made.seen(i) - 1] = sign
+    return replace(made, scores=scores)
+
+
+@pytest.mark.parametrize("units", ["tokens", "words"])
+def test_the_one_token_that_matters_passes_and_its_opposite_fails(bigram, units):
+    made = explained(bigram, units)
+    right = ml.verify_generation(bigram, pointing(made, 1))
+    assert all(proof.needed == 1 and proof.prediction_kept for proof in right)
+    assert any(proof.passed for proof in right)  # one of the random orders may begin with the same token
+    for i, proof in enumerate(right):
+        assert proof.removed == tuple(range(made.seen(i) - 1)) and proof.tokens == made.seen(i)
+        assert proof.probability_after == pytest.approx(proof.probability_before, abs=1e-4)
+        assert proof.probability_before == pytest.approx(made.probabilities[i], abs=1e-5)
+        assert proof.random_needed > 2 and proof.p_value < 0.3 and proof.p_reversed == 1
+        assert proof.passed is (proof.p_value <= 0.1)
+    wrong = ml.verify_generation(bigram, pointing(made, -1))
+    assert all(proof.verdict == "not sufficient" and proof.needed == proof.tokens for proof in wrong)
+    assert all(proof.p_value > 0.5 for proof in wrong)
+
+
+def test_random_scores_seldom_pass(bigram):
+    made = explained(bigram)
+    draws = np.random.default_rng(1).random((5, *made.scores.shape))
+    proofs = [proof for one in draws for proof in ml.verify_generation(bigram, replace(made, scores=one))]
+    assert np.mean([proof.passed for proof in proofs]) <= 0.2
+
+
+def test_equal_scores_are_ties(bigram):
+    made = explained(bigram)
+    flat = replace(made, scores=np.ones_like(made.scores))
+    assert {proof.verdict for proof in ml.verify_generation(bigram, flat)} == {"ties"}
+
+
+def test_a_fixed_share_stands_beside_random_choices_of_as_many(bigram):
+    made = pointing(explained(bigram), 1)
+    for proof in ml.verify_generation(bigram, made, keep=0.25):
+        assert proof.needed == round(0.25 * proof.tokens) and proof.random_needed is None
+        assert proof.prediction_kept and proof.probability_without < 0.01 < proof.random_without
+    assert {proof.verdict for proof in ml.verify_generation(bigram, made, keep=0.25, control=False)} == {None}
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
+@pytest.mark.parametrize("keep", [None, 0.5])
+@pytest.mark.parametrize("prompt", [PROMPT, *tiny.TEXTS[:2]])
+def test_a_step_is_verified_as_its_text_would_be(family, keep, prompt):
+    """The prompt is a text of its own, whose prediction is the next token; and so is each beginning, if it is
+    cut into the same tokens when it is read as text."""
+    subject = tiny.subject(family, "causal")
+    made = ml.explain_generation(subject, prompt, max_new_tokens=3)
+    pairs = list(zip(ml.verify_generation(subject, made, keep=keep), made.attributions(), strict=True))
+    alike = [pair for pair in pairs if subject.encode([pair[1].text]).tokens[0] == pair[1].tokens]
+    assert alike[0] == pairs[0]
+    for proof, one in alike:
+        (alone,) = ml.verify(subject, [one], keep=keep)
+        assert (proof.verdict, proof.needed, proof.removed) == (alone.verdict, alone.needed, alone.removed)
+        assert proof.divergence == pytest.approx(alone.divergence, abs=1e-4)
+        assert proof.p_value == alone.p_value and proof.random_needed == alone.random_needed
+
+
+@pytest.mark.parametrize("keep", [-0.1, 1.5])
+def test_a_share_that_is_none(bigram, keep):
+    with pytest.raises(MethodError, match="between 0 and 1"):
+        ml.verify_generation(bigram, explained(bigram), keep=keep)
