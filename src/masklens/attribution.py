@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 from .errors import FileError
 from .files import FileModel, PlainText, check_writable, encodable, validate, whole
 from .files.formats import Columns, records
+from .files.parquet import to_parquet
 from .records.layers import site_name
 from .records.verification import Verification, from_record, verification_record, verification_schema
 from .words import word_groups, word_span
@@ -335,10 +336,8 @@ def save(attributions: Sequence[Attribution], path: str | os.PathLike[str]) -> P
 
 def _write_parquet(attributions: Sequence[Attribution], path: Path) -> None:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    table = pa.Table.from_pylist([_row(a) for a in attributions], schema=schema(pa))
-    pq.write_table(table, path, write_page_checksum=True)
+    path.write_bytes(to_parquet(pa.Table.from_pylist([_row(a) for a in attributions], schema=schema(pa))))
 
 
 def _write_json(attributions: Sequence[Attribution], path: Path) -> None:

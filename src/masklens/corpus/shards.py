@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from ..attribution import Attribution, from_row, schema
 from ..errors import CorpusError
+from ..files.parquet import check_whole, to_parquet
 from ..model.batch import Batch
 from ..records.verification import Verification, verification_record
 from .job import DATA, MANIFEST, REJECTS, read_manifest
@@ -105,9 +106,7 @@ def write_shard(folder: Folder, place: Place, table: pa.Table, rejects: Sequence
         folder.write(name, lines.encode("utf-8", "backslashreplace"))
     else:
         folder.remove(name)
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
-    folder.write(f"{DATA}/{place.name}.parquet", buffer.getvalue())
+    folder.write(f"{DATA}/{place.name}.parquet", to_parquet(table))
 
 
 def finished(folder: Folder) -> set[str]:
@@ -155,6 +154,7 @@ def totals(folder: Folder, expected: set[str]) -> Totals:
 
 def _rows_in(folder: Folder, name: str) -> int:
     with folder.open(name) as file, _told(folder, name):
+        check_whole(file)
         return pq.read_metadata(file).num_rows
 
 
@@ -227,6 +227,7 @@ def _shard_names(folder: Folder) -> list[str]:
 
 def _shard_rows(folder: Folder, name: str) -> Iterator[dict[str, Any]]:
     with folder.open(name) as handle, _told(folder, name):
+        check_whole(handle)
         file = pq.ParquetFile(handle, page_checksum_verification=True)
         if missing := set(SCHEMA.names) - set(file.schema_arrow.names):
             raise ValueError(f"there is no column {min(missing)!r}")

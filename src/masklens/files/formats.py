@@ -17,6 +17,7 @@ from pydantic import ConfigDict, Field
 
 from ..errors import FileError
 from . import FileModel, open_binary, parse, reason
+from .parquet import check_whole
 
 STANDARD_INPUT = "-"
 LONGEST_CELL = 1 << 27
@@ -241,10 +242,12 @@ def _names(header: str, separator: str) -> list[str]:
 def _parquet(path: str, columns: Columns) -> Records:
     import pyarrow.parquet as pq
 
-    with _open(path) as handle, pq.ParquetFile(handle, page_checksum_verification=True) as file:
-        there = [name for name in columns.names if name in file.schema_arrow.names]
-        batches = file.iter_batches(256, columns=there or None)  # all, to say what there is
-        yield from _arrow_records(batches)
+    with _open(path) as handle:
+        check_whole(handle)
+        with pq.ParquetFile(handle, page_checksum_verification=True) as file:
+            there = [name for name in columns.names if name in file.schema_arrow.names]
+            batches = file.iter_batches(256, columns=there or None)  # all, to say what there is
+            yield from _arrow_records(batches)
 
 
 def _dataset(path: str, columns: Columns) -> Records:

@@ -17,6 +17,7 @@ from ..attribution import LARGEST_SCORE, MOST_CELLS, MOST_TOKENS, Attribution, S
 from ..errors import FileError
 from ..files import FileModel, PlainText, check_writable, validate, whole
 from ..files.formats import Columns, records
+from ..files.parquet import to_parquet
 from .units import Turn
 from .verification import Verification, from_record, verification_record, verification_schema
 
@@ -295,10 +296,9 @@ def save(made: Record | Sequence[Record], path: str | os.PathLike[str]) -> Path:
 
 def _write_parquet(rows: Sequence[dict[str, Any]], path: Path) -> None:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     cells = [{**one, "settings": json.dumps(one["settings"], default=str)} for one in rows]
-    pq.write_table(pa.Table.from_pylist(cells, schema=schema(pa)), path, write_page_checksum=True)
+    path.write_bytes(to_parquet(pa.Table.from_pylist(cells, schema=schema(pa))))
 
 
 def _write_json(rows: Sequence[dict[str, Any]], path: Path) -> None:
