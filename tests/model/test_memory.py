@@ -26,11 +26,6 @@ def test_the_longest_come_first_and_a_number_of_texts_is_kept_to():
         BatchSize(0, 1)
 
 
-def test_much_shorter_texts_have_a_batch_of_their_own_unless_batches_get_small():
-    assert list(BatchSize(None, 100).cut([10, 10, 8, 7, 7])) == [[0, 1, 2], [3, 4]]
-    assert list(BatchSize(None, 100).cut([10, 2, 2, 2])) == [[0, 1], [2, 3]]
-
-
 @pytest.mark.parametrize("texts", [None, 6])
 def test_what_did_not_fit_is_not_tried_again(texts):
     """Memory is enough for 8 tokens."""

@@ -147,10 +147,10 @@ def work(make: Callable[[], Worker], folder: Folder, todo: Iterable[Chunk]) -> I
     if first is None:
         return
     worker = make()
-    with ThreadPoolExecutor(1) as encoding, ThreadPoolExecutor(1) as writing:
+    with ThreadPoolExecutor(1) as reading, ThreadPoolExecutor(1) as writing:
         written: deque[Future[None]] = deque()
-        for encoded in _ahead(encoding, map(worker.encode, chain([first], todo))):
-            shard = worker.explain(encoded)
+        for chunk in _ahead(reading, chain([first], todo)):
+            shard = worker.explain(worker.encode(chunk))
             if written:
                 written.popleft().result()  # at most one shard waits to be written
             written.append(writing.submit(write_shard, folder, *shard))

@@ -64,11 +64,7 @@ Result = dict[str, Any] | str
 
 
 class Worker:
-    """A model on a device, with what the job asks of it.
-
-    `encode` and `explain` may run in two threads, each in one, so that the next chunk is tokenised while the
-    model is at work on this one.
-    """
+    """A model on a device, with what the job asks of it."""
 
     def __init__(self, job: Job, device: str | None = None, strict: bool = False) -> None:
         self.job, self.strict = job, strict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ NUMBERS_AT_ONCE = {"cpu": 2**20, "cuda": 2**23}
 """the internal batch limit when none is given: rows x tokens x width of the states of one forward pass. For a
 model of 12 blocks with gradients it is about 1 GB on the CPU; a GPU needs more work at a time to be busy."""
 MOST_ROWS = 4096
+PADDING = {"cpu": 0.0, "cuda": 0.15}
+"""how much longer than the shortest the texts of a group may be: a GPU is slowed by many small groups more than
+by some padding"""
 
 
 def rows_at_once(batch: Batch, width: int, internal_batch_size: int | None) -> int:
@@ -59,7 +62,8 @@ def site_by_site(request: Request, score: Callable[[Request, int], Tensor]) -> T
 
 
 def by_length(request: Request, function: Callable[[Request], Tensor]) -> Tensor:
-    """Apply `function` to the texts of each length apart, so that no forward pass computes padding.
+    """Apply `function` to the texts of each length apart, so that no forward pass computes padding; on a GPU,
+    to those of nearly one length.
 
     Worth it where a text goes through the model many times. The unedited states are computed once for all,
     if the task's output allows it. The scores come back as (examples, sites, tokens) of the whole batch.
@@ -68,9 +72,19 @@ def by_length(request: Request, function: Callable[[Request], Tensor]) -> Tensor
         return function(request)
     if request.subject.task.fixed_shape:
         request.states()
-    lengths = request.batch.valid.sum(1).tolist()
-    groups = [[i for i, n in enumerate(lengths) if n == length] for length in sorted(set(lengths))]
-    return _in_groups(request, groups, function)
+    padding = PADDING.get(request.batch.valid.device.type, PADDING["cuda"])
+    return _in_groups(request, groups_of(request.batch.valid.sum(1).tolist(), padding), function)
+
+
+def groups_of(lengths: Sequence[int], padding: float) -> list[list[int]]:
+    """Texts in groups by length, the shortest first; none is longer than a group's shortest by more than the
+    given share."""
+    groups: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if not groups or lengths[i] > (1 + padding) * lengths[groups[-1][0]]:
+            groups.append([])
+        groups[-1].append(i)
+    return groups
 
 
 def _in_groups(request: Request, groups: list[list[int]], function: Callable[[Request], Tensor]) -> Tensor:

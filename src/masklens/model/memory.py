@@ -15,9 +15,6 @@ TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 32768}
 """tokens of one forward pass; more do not make it faster"""
 STATES_OF_A_BLOCK = 34
 """numbers, in widths, that a block keeps of each token for the backward pass (Korthikanti et al. 2022)"""
-LIKE, BUSY = 0.75, 0.25
-"""a batch ends before texts that are so much shorter than its longest one, for padding takes time, but not
-before it has this share of the tokens of a forward pass"""
 SHARE_OF_MEMORY = 0.25
 """of a GPU's free memory, for one pass"""
 
@@ -83,11 +80,7 @@ class BatchSize:
         once, and texts of like length go together."""
         order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
         while order:
-            longest = max(1, lengths[order[0]])
-            size = self.texts or max(1, self.tokens // longest)
-            if self.texts is None:
-                like = sum(lengths[i] > LIKE * longest for i in order[:size])
-                size = min(size, max(like, int(BUSY * self.tokens) // longest, 1))
+            size = self.texts or max(1, self.tokens // max(1, lengths[order[0]]))
             yield order[:size]
             order = order[size:]
 
