@@ -112,8 +112,10 @@ class LensRun(ModelRun):
         return parts[0][: self.limit], parts[1][: self.limit], parts[2][: self.limit]
 
     def _sets(self) -> tuple[Labelled, Labelled]:
+        """To learn from and to measure with. The published training set of SST-2 is phrases, its test set
+        sentences, so that both are taken from the treebank's sentences."""
         task = self.model.rpartition("-")[2]
-        if task == "sst5":
+        if task in ("sst2", "sst5"):
             return read_split(self.data, task, "train"), read_split(self.data, task, "test")
         return read_train(self.data, task), read_test(self.data, task)
 

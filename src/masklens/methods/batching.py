@@ -20,8 +20,8 @@ NUMBERS_AT_ONCE = {"cpu": 2**20, "cuda": 2**23}
 model of 12 blocks with gradients it is about 1 GB on the CPU; a GPU needs more work at a time to be busy."""
 MOST_ROWS = 4096
 PADDING = {"cpu": 0.0, "cuda": 0.15}
-"""how much longer than the shortest the texts of a group may be: a GPU is slowed by many small groups more than
-by some padding"""
+"""how much longer than the shortest the texts of a group may be: a GPU is slowed by many small groups more
+than by some padding"""
 
 
 def rows_at_once(batch: Batch, width: int, internal_batch_size: int | None) -> int:
