@@ -1,7 +1,6 @@
 """The lenses experiment on a tiny random model and a few made-up texts."""
 
 import json
-import lzma
 
 import pytest
 from experiments.lenses import experiment as lenses
@@ -19,11 +18,10 @@ def folders(tmp_path_factory):
     models, data = root / "models", root / "data"
     tiny.model("bert", "classification").save_pretrained(models / "minilm-sst2")
     tiny.wordpiece().save_pretrained(models / "minilm-sst2")
-    (data / "sst2").mkdir(parents=True)
-    rows = "sentence\tlabel\n" + "".join(f"{text} \t{i % 2}\n" for i, text in enumerate(SENTENCES))
-    (data / "sst2" / "dev.tsv").write_text(rows)
-    with lzma.open(data / "sst2" / "train.tsv.xz", "wt") as file:
-        file.write(rows)
+    (data / "sst").mkdir(parents=True)
+    trees = [f"(4 {' '.join(f'(2 {word})' for word in text.split())})\n" for text in SENTENCES]
+    for split in ("train", "test"):
+        (data / "sst" / f"{split}.txt").write_text("".join(trees))
     return models, data
 
 
