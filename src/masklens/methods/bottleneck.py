@@ -112,7 +112,7 @@ SMALLEST_STD = 0.01
 
 def own_statistics(state: Tensor, valid: Tensor) -> Statistics:
     """Mean and standard deviation of each text's own states: (examples, 1, width) each."""
-    share = valid[:, :, None] / valid.sum(1)[:, None, None]
+    share = (valid.to(state.dtype) / valid.sum(1, keepdim=True))[:, :, None]
     mean = (share * state).sum(1, keepdim=True)
     variance = (share * (state - mean) ** 2).sum(1, keepdim=True)
     return mean, variance.sqrt().clamp(min=SMALLEST_STD)
