@@ -330,11 +330,8 @@ def test_large_outputs_are_not_kept(monkeypatch):
 
 
 def test_many_texts_are_not_kept_if_padding_makes_them_large(monkeypatch):
-    one, short, tokens = (
-        tiny.subject("bert"),
-        TEXTS[3:] * 9,
-        max(map(len, tiny.wordpiece()(TEXTS)["input_ids"])),
-    )
+    one, short = tiny.subject("bert"), TEXTS[3:] * 9
+    tokens = max(map(len, one.tokenizer(TEXTS)["input_ids"]))
     monkeypatch.setattr(known, "MOST_INPUTS", 10 * 4 * tokens - 1)  # ids, mask, types, and which are valid
     ml.explain(one, short, "gradient", batch_size=1)
     assert recall(one, short) is not None
