@@ -55,15 +55,18 @@ def whole_rows(module: torch.nn.Module, tokenizer, texts=TEXTS) -> Iterator[Coun
     names = {tuple(tokenizer(text)["input_ids"]): text for text in texts}
     count: Counter = Counter()
 
-    def look(_, args, given):
+    kind, forward = type(module), type(module).forward
+
+    def looking(self, *args, **given):
         for ids, mask in zip(given["input_ids"], given["attention_mask"], strict=True):
             count.update([names[key]] if (key := tuple(ids[mask.bool()].tolist())) in names else [])
+        return forward(self, *args, **given)
 
-    handle = module.register_forward_pre_hook(look, with_kwargs=True)
+    kind.forward = looking  # no hook, with which nothing would be remembered
     try:
         yield count
     finally:
-        handle.remove()
+        kind.forward = forward
 
 
 def alike(found: list[ml.Verification], expected: list[ml.Verification]) -> bool:
@@ -156,6 +159,23 @@ def switch_adapter(one: ml.Subject) -> None:
     one.module.dropout.switched = True
 
 
+def other_forward(one: ml.Subject) -> None:
+    inner = one.module.dropout.forward
+    one.module.dropout.forward = lambda state: -inner(state)
+
+
+def other_tensor(one: ml.Subject) -> None:
+    one.module.dropout.factor.fill_(-2.0)
+
+
+def other_scale(one: ml.Subject) -> None:
+    one.module.dropout.scaling["default"] = -3.0
+
+
+def shorter_texts(one: ml.Subject) -> None:
+    one._encode.max_length, one._encode.truncate = 4, True
+
+
 def exchange_task(one: ml.Subject) -> None:
     one.task = Classification(("x", "y", "z"))
 
@@ -167,13 +187,17 @@ class Switched(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.switched = False
+        self.switched, self.scaling = False, {"default": 1.0}
+        self.factor = torch.ones(())  # neither a parameter nor a buffer
 
     def forward(self, state):
-        return -state if self.switched else state
+        return (-state if self.switched else state) * self.scaling["default"] * self.factor
 
 
-@pytest.mark.parametrize("change", [write_in_place, write_data, load_weights, switch_adapter])
+CHANGES = [write_in_place, write_data, load_weights, switch_adapter, other_forward, other_tensor, other_scale]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_model_that_has_changed_is_run_again(change: Callable[[ml.Subject], None]):
     one = tiny.subject("bert")
     one.module.dropout = Switched()
@@ -184,6 +208,64 @@ def test_a_model_that_has_changed_is_run_again(change: Callable[[ml.Subject], No
     assert alike(ml.verify(one, out), ml.verify(fresh(one), out))
     with torch.no_grad():
         assert not torch.allclose(one.run(one.encode(TEXTS)).output, before, atol=0.01)
+
+
+@pytest.mark.parametrize("name", ["word_embeddings.weight", "1.output.dense.weight", "1.output.dense.bias"])
+def test_a_change_of_one_number_is_seen(name):
+    """Written past autograd, which counts no version then, and far from where samples would be taken."""
+    one = ml.Subject.default()
+    (weight,) = (w for n, w in one.module.named_parameters() if n.endswith(name))
+    ml.explain(one, TEXTS, "gradient")
+    flat, place = weight.data.view(-1), weight.numel() // 2 + 17
+    before = float(flat[place])
+    flat[place] = before * 1.001 + 1e-5
+    assert recall(one, TEXTS) is None
+    flat[place] = before
+    assert recall(one, TEXTS) is not None
+
+
+def test_rows_that_changed_places_are_seen():
+    one = tiny.subject("bert")
+    ml.explain(one, TEXTS, "gradient")
+    words = one.points[0].module.weight.data
+    words[[7, 9]] = words[[9, 7]]
+    assert recall(one, TEXTS) is None
+
+
+def test_texts_that_are_cut_otherwise_are_encoded_again():
+    one = tiny.subject("bert")
+    out = ml.explain(one, TEXTS, "gradient")
+    shorter_texts(one)
+    assert recall(one, TEXTS) is None
+    assert max(proof.tokens for proof in ml.verify(one, out)) == 2  # beside [CLS] and [SEP]
+
+
+def test_with_a_hook_nothing_is_remembered():
+    """What it does may depend on anything."""
+    one, state = tiny.subject("bert"), {"sign": 1}
+    layer = one.module.bert.encoder.layer[0].output
+    handle = layer.register_forward_hook(lambda _, args, out: state["sign"] * out)
+    out = ml.explain(one, TEXTS, "gradient")
+    state["sign"] = -1
+    assert alike(ml.verify(one, out), ml.verify(fresh(one), out))
+    handle.remove()
+    ml.explain(one, TEXTS, "gradient")
+    assert recall(one, TEXTS) is not None
+
+
+def test_in_another_number_format_it_is_run_again():
+    one = tiny.subject("bert")
+    with torch.autocast("cpu", torch.bfloat16):
+        ml.explain(one, TEXTS, "random")
+        assert recall(one, TEXTS) is not None
+    assert recall(one, TEXTS) is None
+
+
+def test_a_sparse_tensor_is_no_obstacle():
+    one = tiny.subject("bert")
+    one.module.register_buffer("graph", torch.eye(4).to_sparse())
+    assert len(ml.explain(one, TEXTS, "gradient")) == len(TEXTS)
+    assert recall(one, TEXTS) is None
 
 
 def test_another_task_reads_the_output_again():
@@ -245,6 +327,16 @@ def test_large_outputs_are_not_kept(monkeypatch):
     assert recall(one, TEXTS) is not None
     assert ml.explain(one, [], "gradient") == []
     assert recall(one, TEXTS) is None
+
+
+def test_many_texts_are_not_kept_if_padding_makes_them_large(monkeypatch):
+    one, short = tiny.subject("bert"), TEXTS[3:] * 9
+    tokens = max(map(len, one.tokenizer(TEXTS)["input_ids"]))
+    monkeypatch.setattr(known, "MOST_INPUTS", 10 * 4 * tokens - 1)  # ids, mask, types, and which are valid
+    ml.explain(one, short, "gradient", batch_size=1)
+    assert recall(one, short) is not None
+    ml.explain(one, [TEXTS[1], *short], "gradient", batch_size=1)
+    assert recall(one, short) is None
 
 
 def test_what_is_remembered_in_inference_mode_can_be_used_outside():

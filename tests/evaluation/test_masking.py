@@ -45,6 +45,28 @@ def test_a_window_of_attention_is_noticed_in_long_texts():
     assert not Views(subject, short + long).masked.packed
 
 
+def test_it_is_noticed_where_short_texts_came_before():
+    """What was tried on short texts says nothing about longer ones; about shorter ones it does."""
+    subject, short, long = tiny.subject("mistral", "causal"), ["the plot"], ["the plot is dull . " * 6]
+    alone, after = Views(subject, long), Views(subject, long, like=Views(subject, short))
+    keep = every_view(alone)
+    a, b = alone.read_steps(keep), after.read_steps(keep)
+    assert np.allclose(a.divergence, b.divergence, atol=1e-5)
+    assert Views(subject, short, like=Views(subject, ["the plot is"])).masked.packed
+    assert not Views(subject, short, like=alone).masked.packed
+
+
+def test_one_manner_of_removal_after_another():
+    """What was tried for one says nothing about another: ALBERT drops tokens, but cannot hide them packed."""
+    subject, text = tiny.subject("albert"), ["the plot is dull ."]
+    hidden, dropped = Views(subject, text), Views(subject, text, how="drop")
+    keep = every_view(hidden)
+    for how, first, other in (("drop", dropped, hidden), ("mask", hidden, dropped)):
+        found = Views(subject, text, how=how, like=other).read_steps(keep).divergence
+        assert np.allclose(found, first.read_steps(keep).divergence, atol=1e-6)
+        assert np.abs(found - other.read_steps(keep).divergence).max() > 1e-3
+
+
 def test_mpnet_needs_the_distances(monkeypatch):
     """Without its row in the table of families MPNet would see wrong distances: the trial must notice."""
     from masklens.model import families

@@ -50,6 +50,16 @@ def test_a_folder_in_8_bits_loads_as_any_other(folder):
     assert explain(subject, ["a b"], "gradient")[0].scores.max() > 0
 
 
+def test_a_model_that_was_trained_on_and_saved_there_is_loaded(folder):
+    path, _ = folder
+    trained = Subject.from_pretrained(path)
+    trained.module.classifier.bias.data += 1
+    for size in ("1GB", "20KB"):  # in one file, and in several with an index
+        trained.module.save_pretrained(path, max_shard_size=size)
+        found = Subject.from_pretrained(path).module.classifier.bias
+        torch.testing.assert_close(found, trained.module.classifier.bias, rtol=0, atol=0)
+
+
 def test_a_matrix_without_its_scales_is_refused(folder):
     path, model = folder
     kept = int8.packed(model.state_dict())

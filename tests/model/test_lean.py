@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tiny
-from masklens import Subject, explain
+from masklens import Subject, explain, explain_generation
 from masklens.model import subject as module_of_subject
 from masklens.model.tap import gathering, recomputing
 
@@ -60,6 +60,17 @@ def test_gradients_after_the_run_has_ended(monkeypatch):
         assert all(p.requires_grad for p in subject.module.parameters())
         found.append(torch.autograd.grad(output.sum(), leaf)[0])
     assert torch.allclose(*found, atol=1e-5)
+    assert all(p.requires_grad for p in subject.module.parameters())
+
+
+@pytest.mark.parametrize("method", ["gradient", "integrated_gradients"])
+def test_a_long_text_is_walked_back_through_for_each_token_of_an_answer(method, monkeypatch):
+    subject, prompt = tiny.subject("gpt2", "causal"), "the plot is dull . and the acting is worse"
+    found = []
+    for kept in (2**23, 0):
+        monkeypatch.setattr(module_of_subject, "NUMBERS_KEPT", {"cpu": kept})
+        found.append(explain_generation(subject, prompt, method, max_new_tokens=3, sites="all").scores)
+    assert torch.allclose(*map(torch.tensor, found), atol=1e-5)
     assert all(p.requires_grad for p in subject.module.parameters())
 
 

@@ -194,7 +194,8 @@ class Worker:
         how = request.known(removal(self.options.get("lens") or "mask", self.sites[-1]))
         known = Known(request.batch, request.reference)
         views = Views(self.subject, request.batch.texts, how=how, known=known, like=self._views)
-        self._views = self._views or views
+        if self._views is None or views.masked.longest > self._views.masked.longest:
+            self._views = views
         ranking = Ranking.of(scores[:, -1].astype(np.float64), views.removable)
         question = Question(guard=self.job.guard, control=self.job.control)
         tried = try_removal(views, ranking, self.method.merge == "max", question)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 FILE = "model-int8.safetensors"
 """not model.safetensors, which transformers would read without the scales"""
+SAVED = ("model.safetensors", "model.safetensors.index.json")
 SCALE = ".scale"
 LARGEST = 127
 
@@ -41,9 +42,12 @@ def unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load(loader: Any, path: str | os.PathLike[str], **options: Any) -> tuple[Any, dict[str, Any]]:
-    """`loader.from_pretrained(path)`, also from weights in 8 bits: the model, and what was missing."""
+    """`loader.from_pretrained(path)`, also from weights in 8 bits: the model, and what was missing.
+
+    Weights as transformers saves them go first: a model that was trained on is saved beside the others.
+    """
     file = Path(path) / FILE
-    if not file.is_file():
+    if not file.is_file() or any((file.parent / name).exists() for name in SAVED):
         return loader.from_pretrained(path, output_loading_info=True, **options)
     from safetensors.torch import load_file
     from transformers import AutoConfig

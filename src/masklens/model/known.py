@@ -24,9 +24,12 @@ from .subject import Subject
 
 MOST_NUMBERS = 2**24
 """of the outputs that are remembered: 64 MB"""
-SAMPLED = 100
-"""numbers of a weight that are looked at"""
-PLAIN = {bool, int, float, str, list}
+MOST_INPUTS = 2**24
+"""numbers of the encoded texts, padded to one length: about 150 MB"""
+PLAIN = {bool, int, float, complex, str, type(None)}
+WHOLE = torch.int64, torch.int32, torch.int16, torch.uint8
+OWN = vars(nn.Module()).keys()
+"""what every module has: its mode, its weights, its parts and its hooks"""
 
 
 class Known(NamedTuple):
@@ -36,28 +39,36 @@ class Known(NamedTuple):
     output: Tensor
 
 
-_last: WeakKeyDictionary[Subject, tuple[Known, list[Any]]] = WeakKeyDictionary()
+_last: WeakKeyDictionary[Subject, tuple[Known, Stamp]] = WeakKeyDictionary()
 
 
 class Heard:
     """What a model says about texts, one batch after the other, to be remembered when all are done."""
 
     def __init__(self, subject: Subject) -> None:
-        self.subject, self.rows, self.parts, self.numbers = subject, list[int](), list[Known](), 0
+        self.subject, self.rows, self.parts = subject, list[int](), list[Known]()
+        self.numbers = self.width = 0
         _last.pop(subject, None)
 
     def add(self, rows: Sequence[int], batch: Batch, output: Tensor) -> None:
         """What was said about a batch, on the CPU; `rows` are the places of its texts among all."""
+        self.rows += rows
         self.numbers += output.numel()
-        if self.numbers > MOST_NUMBERS:
+        width = sum(value[0].numel() for value in (batch.valid, *batch.inputs.values()))
+        self.width = max(self.width, width)
+        if self.too_much:
             self.parts.clear()
         else:
-            self.rows += rows
             self.parts.append(Known(batch, output))
+
+    @property
+    def too_much(self) -> bool:
+        """Whether the outputs are too many numbers, or the texts are when they are padded to one length."""
+        return self.numbers > MOST_NUMBERS or len(self.rows) * self.width > MOST_INPUTS
 
     def remember(self, targets: Sequence[Any]) -> None:
         """Keep it all, unless it is too much, or targets are part of the input."""
-        if not self.parts or self.numbers > MOST_NUMBERS or _in_input(targets, self.parts[0].batch):
+        if not self.parts or self.too_much or _in_input(targets, self.parts[0].batch):
             return
         batch = _joined([part.batch for part in self.parts], getattr(self.subject._encode, "pad_id", 0))
         stamp = _stamp(self.subject)
@@ -102,32 +113,75 @@ def recall(subject: Subject, texts: Sequence[Text], targets: Sequence[Any] | Non
         return None
     (batch, output), stamp = last
     place = {text: i for i, text in enumerate(batch.texts)}
-    if not all(text in place for text in texts) or _in_input(targets, batch) or _stamp(subject) != stamp:
+    if _in_input(targets, batch) or not all(text in place for text in texts):
+        return None
+    if not stamp.same(_stamp(subject)):
         return None
     rows = [place[text] for text in texts]
     return Known(batch.take(rows).to(subject.device), output[rows])
 
 
-def _stamp(subject: Subject) -> list[Any] | None:
-    """What an output depends on beside the text: the task, the weights, and the plain settings of modules,
-    such as an adapter that is switched off, and hooks. None where weights cannot be looked at."""
-    modules = list(subject.module.modules())
-    tensors = [*subject.module.parameters(), *subject.module.buffers()]
-    if any(type(one) not in (Tensor, nn.Parameter) or one.is_meta for one in tensors):
-        return None
-    plain = [
-        str(value)
-        for module in modules
-        for name, value in vars(module).items()
-        if name != "training" and type(value) in PLAIN
-    ]
-    hooks = [[*module._forward_hooks, *module._forward_pre_hooks] for module in modules]
-    written = [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in tensors]
-    return [subject.task, plain, hooks, written, _samples(tensors, subject.device)]
+class Stamp(NamedTuple):
+    """What an output depends on beside the text."""
+
+    settings: list[Any]
+    sums: Tensor
+    """of the bits of each row of the weights, (rows,)"""
+
+    def same(self, other: Stamp | None) -> bool:
+        return other is not None and self.settings == other.settings and torch.equal(self.sums, other.sums)
 
 
 @torch.no_grad()
-def _samples(tensors: Sequence[Tensor], device: torch.device) -> list[float]:
-    """Some numbers of each tensor, read from the device at once."""
-    some = [one.reshape(-1)[:: max(1, one.numel() // SAMPLED)].float().to(device) for one in tensors]
-    return torch.cat(some).tolist() if some else []
+def _stamp(subject: Subject) -> Stamp | None:
+    """The task, how texts are encoded, the settings of modules, such as an adapter that is switched off, and
+    all weights. None where there are weights or hooks that cannot be looked into."""
+    modules = list(subject.module.modules())
+    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+    if hooked or nn.modules.module._has_any_global_hook():
+        return None  # what a hook does may depend on anything
+    things = [vars(module) for module in modules]
+    loose = [value for own in things for value in own.values() if isinstance(value, Tensor)]
+    tensors = [*subject.module.parameters(), *subject.module.buffers(), *loose]
+    if any(type(one) not in (Tensor, nn.Parameter) or one.is_meta for one in tensors):
+        return None
+    configs = {id(own["config"]): own["config"] for own in things if "config" in own}
+    encode, tokenizer, device = subject._encode, subject.tokenizer, subject.device
+    settings = [
+        [subject.task, encode, tokenizer, getattr(tokenizer, "truncation_side", None)],
+        len(tokenizer) if hasattr(tokenizer, "__len__") else 0,
+        [_settings(one) for one in (encode, *configs.values(), *modules)],
+        [(one.shape, one.dtype) for one in tensors],
+        torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type),
+    ]
+    try:
+        sums = [_row_sums(one).to(device) for one in tensors]
+    except RuntimeError:  # no rows of numbers, as in a sparse tensor
+        return None
+    return Stamp(settings, torch.cat(sums) if sums else torch.zeros(0))
+
+
+def _settings(thing: Any) -> list[Any]:
+    """What is set on an object: plain values as they are written, and functions, such as another forward."""
+    given = getattr(thing, "__dict__", {})
+    return [
+        (name, value if callable(value) else repr(value))
+        for name, value in given.items()
+        if name not in OWN and (callable(value) or _is_plain(value))
+    ]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a number or a string, or holds nothing else."""
+    if isinstance(value, dict):
+        return all(map(_is_plain, chain.from_iterable(value.items())))
+    return all(map(_is_plain, value)) if isinstance(value, list | tuple | set) else type(value) in PLAIN
+
+
+def _row_sums(weight: Tensor) -> Tensor:
+    """The bits of each row, or of each number of a vector, summed as whole numbers: (rows,). A change of one
+    number always changes its sum."""
+    rows = weight.flatten(1) if weight.dim() > 1 else weight.reshape(-1, 1)
+    size = rows.shape[1] * rows.element_size()
+    whole = next(kind for kind in WHOLE if size % kind.itemsize == 0)
+    return rows.contiguous().view(torch.uint8).view(whole).sum(1)

@@ -73,13 +73,16 @@ class Masked:
         how: "mask", "drop", "fill", a Fill, a Baseline, or a vector that replaces the word embeddings.
         pack: whether to run the kept tokens alone where that is the same.
         tokens_at_once: the most tokens of one forward pass.
-        like: other texts of the same subject, whose checks of what the model allows hold here too.
+        like: other texts of the same subject, whose checks of what the model allows hold here too if the
+            texts are no longer.
     """
 
     by_text: bool
     """whether the output has the same shape however much padding there is"""
     packed: bool
     """whether removed tokens are left out of the model's input"""
+    longest: int
+    """tokens of the longest text on which this was tried"""
 
     def __init__(
         self,
@@ -95,13 +98,22 @@ class Masked:
         self.language = find_filler(subject, self.how.lm_head) if isinstance(self.how, Fill) else None
         self.removable = self._removable()  # (examples, tokens) bool
         self.tokens_at_once = tokens_at_once or TOKENS_AT_ONCE.get(subject.device.type, 32768)
-        if like is not None or isinstance(self.how, Baseline | Fill):
-            self.by_text, self.packed = (False, False) if like is None else (like.by_text, like.packed)
+        self.by_text, self.packed, self.longest = False, False, 0
+        if isinstance(self.how, Baseline | Fill):
             return
-        self.by_text = self._reads_by_text()
-        if self.how == "drop":
-            self._check_dropping()
-        self.packed = self.how == "drop" or (pack and self._packing_is_exact())
+        self.longest = max(batch.valid.sum(1).tolist(), default=0)
+        if like is not None and self._is_checked_by(like):
+            self.by_text, self.packed, self.longest = like.by_text, like.packed, like.longest
+        else:
+            self.by_text = self._reads_by_text()
+            if self.how == "drop":
+                self._check_dropping()
+            self.packed = self.how == "drop" or (pack and self._packing_is_exact())
+
+    def _is_checked_by(self, like: Masked) -> bool:
+        """Whether checks of other texts hold here: tokens are removed in the same manner, and where only the
+        kept ones are run, no text is longer, as attention may reach no further than so many tokens."""
+        return self.how == like.how and not (like.packed and self.longest > like.longest)
 
     def read(self, rows: Tensor, keep: Tensor, answer: Answer) -> Tensor:
         """Answers to views of texts: rows (views,) names the texts, keep (views, tokens) is bool.

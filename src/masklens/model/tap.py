@@ -215,7 +215,7 @@ def recomputing(
     from torch.utils.checkpoint import checkpoint
 
     how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-    how["context_fn"] = lambda: (nullcontext(), inside())
+    how["context_fn"] = lambda: (nullcontext(), Each(inside))
 
     def again(compute: Callable[..., Any]) -> Callable[..., Any]:
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -230,6 +230,21 @@ def recomputing(
         for module in dict.fromkeys(modules):
             stack.enter_context(overridden(module, "forward", again(module.forward)))
         yield
+
+
+class Each(AbstractContextManager[None]):
+    """A new context each time it is entered: a graph can be walked back through more than once."""
+
+    def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
+        self._make, self._entered = make, list[AbstractContextManager[None]]()
+
+    def __enter__(self) -> None:
+        made = self._make()
+        made.__enter__()
+        self._entered.append(made)
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._entered.pop().__exit__(*error)
 
 
 @contextmanager
