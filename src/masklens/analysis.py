@@ -228,7 +228,7 @@ class _Totals:
 
     def add(self, scores: Sequence[np.ndarray], value: Callable, weights: np.ndarray) -> None:
         """Add the scores (sites, tokens) of some texts; `weights` says how often each text counts in each
-    bootstrap sample."""
+        bootstrap sample."""
         values = [value(one).astype(float) for one in scores]
         sums, counts = (np.array([f(one) for one in values], dtype=float) for f in (np.sum, np.size))
         self.mean.add(sums, counts, weights)

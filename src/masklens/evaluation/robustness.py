@@ -118,7 +118,8 @@ def seed_stability(
 def padding_sensitivity(subject: Subject, texts: Sequence[Text], explain: Explainer) -> float:
     """The largest change of a score when texts are explained together instead of one by one.
 
-    The change is relative to the largest score of the text. Above about 1e-3, padding affects it.
+    The change is relative to the largest score of the text. A change above about 1e-3 means that padding
+    affects the explanation.
     """
     together = explain(subject, texts)
     alone = [explain(subject, [text])[0] for text in texts]

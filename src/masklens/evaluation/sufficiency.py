@@ -4,7 +4,7 @@ Two questions are asked of an order of a text's tokens:
 
 - *How few suffice?* `fewest` searches the smallest number of tokens from the top of the order.
 - *Is it better than random?* `contrasts` compares the prediction for the tokens at the top of the order with
-  that for the tokens at its bottom. A random order has a contrast around 0; its reversal has the opposite one.
+  that for the tokens at its bottom. A random order has a contrast around 0; its reversal has the opposite.
 
 The same random orders serve all methods: `RANDOM_ORDERS` of each text, and their reversals.
 """
