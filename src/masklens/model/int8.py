@@ -1,6 +1,6 @@
-"""Weights kept in 8 bits: every matrix as whole numbers from -127 to 127, with one scale a row.
+"""Weights stored in 8 bits: every matrix as whole numbers from -127 to 127, with one scale per row.
 
-This is how a file is kept, not how a model runs: the numbers become float32 again when they are read.
+Only the file has 8 bits. The weights become float32 again when they are read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load(loader: Any, path: str | os.PathLike[str], **options: Any) -> tuple[Any, dict[str, Any]]:
-    """`loader.from_pretrained(path)`, also from weights in 8 bits: the model, and what was missing."""
+    """`loader.from_pretrained(path)`, also for weights in 8 bits. Returns the model and the missing
+    weights."""
     file = Path(path) / FILE
     if not file.is_file():
         return loader.from_pretrained(path, output_loading_info=True, **options)

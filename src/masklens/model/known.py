@@ -1,10 +1,10 @@
-"""What a model said about the texts that were explained last, so that `verify` need not run them again.
+"""The outputs for the texts that were explained last, so that `verify` need not run these texts again.
 
     heard = Heard(subject); heard.add(rows, batch, output); heard.remember(targets)
     known = recall(subject, texts)           # the batch and the output, or None
 
-A subject remembers one call of `explain`. What is remembered belongs to the texts, whatever becomes of their
-attributions. It is forgotten if the model's weights, adapters or task are no longer the same.
+A subject remembers the texts and outputs of one call of `explain`. They do not depend on the attributions.
+They are forgotten if the model's weights, adapters or task have changed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .batch import Batch
 from .subject import Subject
 
 MOST_NUMBERS = 2**24
-"""of the outputs that are remembered: 64 MB"""
+"""the largest number of output values that are remembered: 64 MB"""
 SAMPLED = 100
-"""numbers of a weight that are looked at"""
+"""how many entries of each weight are compared, to find out whether it has changed"""
 PLAIN = {bool, int, float, str, list}
 
 
 class Known(NamedTuple):
-    """Texts that went through the model already."""
+    """Texts that were run already, and their outputs."""
 
     batch: Batch
     output: Tensor
@@ -40,14 +40,14 @@ _last: WeakKeyDictionary[Subject, tuple[Known, list[Any]]] = WeakKeyDictionary()
 
 
 class Heard:
-    """What a model says about texts, one batch after the other, to be remembered when all are done."""
+    """Collects the outputs for texts, batch by batch, and remembers them when all are done."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject, self.rows, self.parts, self.numbers = subject, list[int](), list[Known](), 0
         _last.pop(subject, None)
 
     def add(self, rows: Sequence[int], batch: Batch, output: Tensor) -> None:
-        """What was said about a batch, on the CPU; `rows` are the places of its texts among all."""
+        """Add the output for a batch (it is moved to the CPU); `rows` are the numbers of its texts."""
         self.numbers += output.numel()
         if self.numbers > MOST_NUMBERS:
             self.parts.clear()
@@ -56,7 +56,7 @@ class Heard:
             self.parts.append(Known(batch, output))
 
     def remember(self, targets: Sequence[Any]) -> None:
-        """Keep it all, unless it is too much, or targets are part of the input."""
+        """Store everything with the subject, unless it is too large or targets are part of the input."""
         if not self.parts or self.numbers > MOST_NUMBERS or _in_input(targets, self.parts[0].batch):
             return
         batch = _joined([part.batch for part in self.parts], getattr(self.subject._encode, "pad_id", 0))
@@ -70,7 +70,7 @@ class Heard:
 
 
 def _joined(batches: Sequence[Batch], pad_id: int) -> Batch | None:
-    """One batch of all the texts, padded to one length; None if the inputs of some have another form."""
+    """One batch of all texts, padded to one length; None if their inputs have different forms."""
     width = max(batch.shape[1] for batch in batches)
     wide = [batch.widened(width, pad_id) if batch.by_token else batch for batch in batches]
     tensors = [(batch.valid, *batch.inputs.values(), *batch.marks.values()) for batch in wide]
@@ -82,7 +82,7 @@ def _joined(batches: Sequence[Batch], pad_id: int) -> Batch | None:
 
 
 def _chained(values: Sequence[Any]) -> Any:
-    """The examples of several batches: tensors, tuples, or dicts of tensors."""
+    """The examples of several batches in one: tensors, tuples, or dicts of tensors."""
     if isinstance(values[0], Tensor):
         return torch.cat(list(values))
     if isinstance(values[0], dict):
@@ -96,7 +96,7 @@ def _in_input(targets: Sequence[Any] | None, batch: Batch) -> bool:
 
 
 def recall(subject: Subject, texts: Sequence[Text], targets: Sequence[Any] | None = None) -> Known | None:
-    """What the model said about texts, if all are remembered and nothing has changed since."""
+    """The remembered batch and output for texts; None unless all are remembered and nothing has changed."""
     last = _last.get(subject)
     if last is None:
         return None
@@ -109,8 +109,8 @@ def recall(subject: Subject, texts: Sequence[Text], targets: Sequence[Any] | Non
 
 
 def _stamp(subject: Subject) -> list[Any] | None:
-    """What an output depends on beside the text: the task, the weights, and the plain settings of modules,
-    such as an adapter that is switched off, and hooks. None where weights cannot be looked at."""
+    """Everything but the text that an output depends on: the task, samples of the weights, hooks, and plain
+    settings of modules, such as whether an adapter is switched off. None if weights cannot be read."""
     modules = list(subject.module.modules())
     tensors = [*subject.module.parameters(), *subject.module.buffers()]
     if any(type(one) not in (Tensor, nn.Parameter) or one.is_meta for one in tensors):
@@ -128,6 +128,6 @@ def _stamp(subject: Subject) -> list[Any] | None:
 
 @torch.no_grad()
 def _samples(tensors: Sequence[Tensor], device: torch.device) -> list[float]:
-    """Some numbers of each tensor, read from the device at once."""
+    """Some entries of each tensor, copied from the device in one transfer."""
     some = [one.reshape(-1)[:: max(1, one.numel() // SAMPLED)].float().to(device) for one in tensors]
     return torch.cat(some).tolist() if some else []
