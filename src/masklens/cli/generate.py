@@ -35,7 +35,7 @@ def gather_prompts(chat: Path | None, texts: Callable[[], list[Text]]) -> list[A
     try:
         found = json.loads(read_bytes(chat, most=MOST_BYTES))
     except ValueError as error:
-        raise FileError(f"{chat} is no json: {error}") from error
+        raise FileError(f"{chat} is not JSON: {error}") from error
     several = found if isinstance(found, list) and found and isinstance(found[0], list) else [found]
     return [check_messages(one) for one in several]
 

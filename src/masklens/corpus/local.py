@@ -88,7 +88,7 @@ def _plan(job: Job, folder: Folder, files: Sequence[str], strict: bool, report: 
     for part in (".", DATA, REJECTS):
         folder.clear_parts(part)
     for change in begin(job, folder, files):
-        report(f"this run was begun with another version: {change}")
+        report(f"this run was started with another version: {change}")
     shares = limits(files, job.read, job.limit)
     return Plan(job, folder.url, files, shares, frozenset(finished(folder)), strict)
 

@@ -179,7 +179,7 @@ def corpus_runs(paths: Sequence[str], alone: bool) -> dict[str, str]:
     """The paths that hold corpus runs, by name. Corpus runs cannot be mixed with other attributions."""
     runs = [path.rstrip("/") for path in paths if is_corpus(path)]
     if runs and (len(runs) < len(paths) or not alone):
-        raise CorpusError("corpus runs are evaluated by themselves, without texts and other attributions")
+        raise CorpusError("corpus runs are evaluated by themselves: leave out texts and other attributions")
     names = [path.rsplit("/", 1)[-1] for path in runs]
     return dict(zip(names if len(set(names)) == len(names) else runs, runs, strict=True))
 

@@ -122,7 +122,7 @@ def _attribution(row: Any, where: str) -> Attribution:
         return validate(Imported, row, where).attribution(where)
     found = from_row(row, where)
     if not np.isfinite(found.scores).all():
-        raise FileError(f"{where} has scores that are no finite numbers; such a text cannot be ranked")
+        raise FileError(f"{where} has scores that are not finite; its tokens cannot be ranked")
     return found
 
 

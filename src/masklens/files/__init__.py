@@ -22,7 +22,7 @@ def encodable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"it has a character that is none: {text[error.start]!a}") from error
+        raise ValueError(f"it has an invalid character: {text[error.start]!a}") from error
     return text
 
 
@@ -154,7 +154,7 @@ def _check_plain(path: Path) -> None:
         if one.is_symlink() and not one.exists():
             raise FileError(f"cannot write {path}: {one} is a link to {os.readlink(one)}, which is not there")
     if path.exists() and not path.is_file():
-        raise FileError(f"cannot write {path}: it is no plain file; give the name of one")
+        raise FileError(f"cannot write {path}: it is not a regular file; give the name of one")
 
 
 def check_folder_writable(path: str | os.PathLike[str]) -> None:

@@ -51,7 +51,7 @@ def _check_blocks(request: Request) -> None:
         raise MethodError(f"{name} does not give attention weights; a Hugging Face transformer does")
     wrong = [site for site in request.sites if site not in blocks]
     if wrong:
-        raise SiteError(f"no attention at site {wrong[0]}; it belongs to the blocks, at sites {blocks}")
+        raise SiteError(f"no attention at site {wrong[0]}; only blocks have attention, at sites {blocks}")
 
 
 def _rolled_out(joined: dict[int, Tensor]) -> dict[int, Tensor]:

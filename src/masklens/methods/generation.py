@@ -230,7 +230,7 @@ def _span(dialogue: Dialogue, span: Any) -> tuple[int, int, str]:
             raise TargetError(f"{span} holds no tokens of the answer, which has {count}; give another slice")
         return dialogue.start + chosen[0], dialogue.start + chosen[-1] + 1, ""
     if not isinstance(span, str):
-        raise TargetError(f"{span!r} is no target; give a string in the answer, a slice, or a pair (A, B)")
+        raise TargetError(f"{span!r} is not a target; give a string in the answer, a slice, or a pair (A, B)")
     at = dialogue.answer.find(span) if span else -1
     if at < 0:
         raise TargetError(

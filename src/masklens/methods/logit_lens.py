@@ -65,8 +65,8 @@ def layer_predictions(
     subject = as_subject(subject)
     if not has_layer_predictions(subject.task):
         raise MethodError(
-            f"{type(subject.task).__name__} has no one token or class to predict at each layer; language "
-            f"models and classifiers have"
+            f"{type(subject.task).__name__} predicts neither a class nor a token, so its layers have no "
+            f"prediction; use a language model or a classifier"
         )
     chosen = subject.check_sites(subject.sites if sites is None else sites)
     batches = [list(range(i, min(i + batch_size, len(texts)))) for i in range(0, len(texts), batch_size)]

@@ -107,7 +107,7 @@ def occlusion(request: Request, *, window: int = 1, internal_batch_size: int | N
     """
     check_count("window", window)
     if window > 1 and request.heads is not None:
-        raise MethodError(f"a window of {window} tokens cannot be taken away in units; leave window out")
+        raise MethodError(f"window={window} cannot be combined with units; leave window out")
     return at_each_site(request, internal_batch_size, lambda v: _occluded(v, window))
 
 

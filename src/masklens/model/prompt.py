@@ -72,7 +72,7 @@ def _within(text: str, span: Span, turns: Sequence[Turn]) -> bool:
 def check_messages(given: Any) -> list[dict[str, str]]:
     """Messages as plain dicts. The first entry that is not a message raises a TextError."""
     if not isinstance(given, list | tuple) or not given:
-        raise TextError(f"{given!r:.60} is no prompt; give a string, or a list of messages")
+        raise TextError(f"{given!r:.60} is not a prompt; give a string, or a list of messages")
     for i, one in enumerate(given):
         strings = isinstance(one, Mapping) and all(isinstance(one.get(k), str) for k in ("role", "content"))
         if not strings:

@@ -101,7 +101,7 @@ def explain_answer(subject: Subject, submission: Submission, name: str, way: Way
 
 
 def _sites(way: Way, submission: Submission) -> str | None:
-    """The sites to explain: "all" if the user wants this and the method has one site by default; else None."""
+    """The sites to explain: "all" if the user wants it and the method has one site by default, else None."""
     return "all" if submission.every_site and way.method.sites == "inputs" and not way.lenses else None
 
 

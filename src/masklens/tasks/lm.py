@@ -62,7 +62,7 @@ class LanguageModel(Task):
         if not isinstance(wanted, tuple):
             return Continuation([], self._ids(wanted))
         if len(wanted) != 2:
-            raise TargetError(f"{wanted!r} is no target; a contrast is a pair (A, B): A rather than B")
+            raise TargetError(f"{wanted!r} is not a target; a contrast is a pair (A, B): A rather than B")
         a, b = self._ids(wanted[0]), self._ids(wanted[1])
         same = next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
         if same is None:
