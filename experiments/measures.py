@@ -22,7 +22,7 @@ def bootstrap_counts(texts: int, seed: int, draws: int = DRAWS) -> np.ndarray:
 
 
 def mean_under(counts: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The mean of one value a text in each sample: (samples,)."""
+    """The mean in each sample of values, one per text: (samples,)."""
     return counts @ values.astype(float) / counts.sum(1)
 
 

@@ -35,7 +35,7 @@ LONGEST = 384
 TRAIN, JUDGED = 30_000, 800
 """the number of questions to fit on, and to calibrate a lens on (and as many to judge it with)"""
 BATCH = 224
-"""questions per step, 16 per site; the GPU default is twice as many and would need about 140 GB (an estimate)"""
+"""questions per step, 16 per site; the GPU default, twice as many, needs about 140 GB by our estimate"""
 
 
 def run(
