@@ -1,5 +1,5 @@
-"""Speed measurements: ratios against other tools and against the bare model, taken in one run.
+"""Speed measurements: ratios to other tools and to the bare model, measured in one run.
 
-`python -m benchmarks NAME ...` runs the named ones, without a name all. Each module `bench_NAME.py` has a
-`main()` that returns its table as text; where models or tools are missing it says which.
+`python -m benchmarks NAME ...` runs the named benchmarks, or all if none is named. Each module
+`bench_NAME.py` has a `main()` that returns its table as text. If models or tools are missing, it says which.
 """

@@ -1,9 +1,10 @@
-"""What `masklens corpus` gives beside the bare forward pass, its memory and Ray, on minilm-sst2.
+"""The speed of `masklens corpus` relative to the bare forward pass, its memory, and Ray, on minilm-sst2.
 
-The bare pass runs the model over the same length-bucketed batches, tokenised before. A corpus run reads,
-tokenises, explains and writes; loading the model is left out of both. The ways take turns, and a ratio is the
-median of the rounds' ratios. Times are CPU seconds of all threads of the process, so that other work on the
-machine does not count; that reading and writing overlap with the model is not credited.
+The bare pass runs the model over the same batches of similar length, tokenised in advance. A corpus run
+reads, tokenises, explains and writes. Loading the model counts for neither. All jobs are run in turn in
+several rounds, and a ratio is the median of the rounds' ratios. Times are CPU seconds of all threads of the
+process, so that other work on the machine does not count. They do not show that reading and writing overlap
+with the model.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ LEFT_OUT = ("diffmask", "reinforce", "erasure")
 
 
 def main() -> str:
-    """A row a method: CPU seconds, and how many forward passes that is."""
+    """A table with one row per method: CPU seconds, and the same in forward passes."""
     torch.set_num_threads(1)  # threads that wait for each other would count as work
     load_all()
     subject, texts = Subject.default(), sorted(read_reviews()[0], key=len)[:TEXTS]

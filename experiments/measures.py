@@ -22,7 +22,7 @@ def bootstrap_counts(texts: int, seed: int, draws: int = DRAWS) -> np.ndarray:
 
 
 def mean_under(counts: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The mean of one value a text in each sample: (samples,)."""
+    """The mean in each sample of values, one per text: (samples,)."""
     return counts @ values.astype(float) / counts.sum(1)
 
 
@@ -39,8 +39,8 @@ def with_intervals(values: Mapping[str, np.ndarray]) -> dict[str, float | list[f
 def corpus_statistics(subject: Subject, texts: Sequence[Text], size: int) -> dict[int, tuple[Tensor, Tensor]]:
     """Mean and standard deviation of each feature over the tokens of a corpus, by site.
 
-    The reference code of Schulz et al. has one mean for each position; then all texts would have to be of
-    one length.
+    The reference code of Schulz et al. has one mean for each position, which works only for texts of the same
+    length.
     """
     count, total, squares = 0, {}, {}  # type: int, dict[int, Tensor], dict[int, Tensor]
     order = sorted(texts, key=len)

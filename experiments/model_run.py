@@ -1,4 +1,4 @@
-"""An experiment on one model: its data, its lenses and the parts that are done."""
+"""An experiment on one model: its data, its lenses and its finished parts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OVERS = ("inputs", "states")
 
 @dataclass
 class ModelRun:
-    """One model, its data, and what is kept of the work so far."""
+    """One model, its data, and the finished parts of the work."""
 
     model_dir: Path
     """the folder of the checkpoints"""
@@ -42,13 +42,13 @@ class ModelRun:
     limit: int | None
     """use at most so many texts of each set"""
     steps: int | None
-    """of fitting a lens, instead of the default"""
+    """the number of steps to fit a lens, instead of the default"""
     seed: int
 
     @property
     def smaller(self) -> str:
-        """Added to the names of parts and lenses of a run with a limit or fewer steps: they are not those of
-        the full run."""
+        """A suffix for the names of parts and lenses of a run with a limit or fewer steps, to distinguish
+        them from those of the full run."""
         given = {"first": self.limit, "steps": self.steps}
         return "".join(f"-{name}{value}" for name, value in given.items() if value is not None)
 
@@ -99,8 +99,8 @@ class ModelRun:
     ) -> None:
         """Fit a lens with checkpoints in its folder; write the part about the fit, then the lens.
 
-        Settings are the defaults but for `how` and `fit_settings`. The seconds of a fit that was resumed
-        are those since then.
+        The settings are the defaults, except for `how` and `fit_settings`. The seconds of a resumed fit count
+        from the restart.
         """
         training = folder / "training"
         resumed, start = (training / CHECKPOINT).exists(), time.perf_counter()

@@ -1,4 +1,4 @@
-"""The movie reviews of ERASER (DeYoung et al. 2020), with the parts that people gave as reasons."""
+"""The movie reviews of ERASER (DeYoung et al. 2020), with the spans that people marked as reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that is done in parts: each is written to a file as soon as it is done, and is not done again.
+"""Work in parts. Each part is written to a file as soon as it is done, and is not done again.
 
 A part has a name, such as "lens/inputs/0", and a file below OUT/parts. A run that was stopped goes on with
 the parts that are missing. Several processes may work in one folder, each at its own parts.
@@ -28,7 +28,7 @@ class Parts:
 
     folder: Path
     settings: Found
-    """what the parts are made with; written into each, with the commit"""
+    """the settings of the parts, which are written into each part, with the commit"""
 
     @property
     def title(self) -> str:
@@ -44,7 +44,7 @@ class Parts:
         """
         if self.path(name).exists():
             return
-        commit()  # of the code that runs, not of what is checked out when it ends
+        commit()  # now: another commit may be checked out when the work ends
         start = time.perf_counter()
         try:
             found = work()
@@ -71,7 +71,8 @@ class Parts:
 
 
 def check_out(out: Path) -> None:
-    """Results are written from the parts. Where these are gone, results that are there would be lost."""
+    """Refuse a folder that has results but no parts: results are written from the parts, and would be
+    lost."""
     if (out / "results.json").exists() and not (out / "parts").exists():
         raise FileError(
             f"{out} has results, but not the parts they were made of, and they would be overwritten; "
@@ -96,7 +97,7 @@ def _within(name: str, wanted: str) -> bool:
 
 @contextmanager
 def only_one(path: Path) -> Iterator[None]:
-    """One process at a time is inside the block; the others wait. A process that dies lets go."""
+    """A lock: one process at a time is inside the block, the others wait. It ends with the process."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         try:

@@ -1,4 +1,4 @@
-"""How results are written: results.json for programs, results.md for people, one PNG a figure."""
+"""Write results: results.json for programs, results.md for people, and one PNG per figure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write_results(out: Path, results: Mapping[str, Any], lines: Iterable[str]) -
 
 
 def can_draw() -> bool:
-    """A machine that only computes may have no matplotlib; a later run elsewhere draws from the parts."""
+    """Whether matplotlib is installed. If not, a later run on another machine can draw from the parts."""
     return find_spec("matplotlib") is not None
 
 
@@ -49,7 +49,7 @@ def save_figure(out: Path, name: str, figure: Any) -> None:
 
 
 def figure_lines(out: Path, names: Iterable[str]) -> list[str]:
-    """The figures that are there, for results.md."""
+    """The lines of results.md with the existing figures."""
     there = [name for name in names if (out / f"{name}.png").exists()]
     return [f"![{name.replace('figure', 'Figure ')}]({name}.png)" for name in there]
 
@@ -61,7 +61,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def command_line(name: str, **options: Any) -> str:
-    """The command that does the same again; options that were not given are left out."""
+    """The command that repeats the run; options that were not given are left out."""
     given = {option: value for option, value in options.items() if value is not None}
     more = "".join(f" --{option.replace('_', '-')} {value}" for option, value in given.items())
     return f"python -m experiments {name}{more}"
@@ -82,7 +82,7 @@ def one_line(settings: Mapping[str, Any]) -> str:
 
 
 def fits_lines(lenses: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What each lens cost to fit, and what it does on held-out texts."""
+    """A table of the lenses: the cost of the fit, and the diagnostics on held-out texts."""
     heads = ["lens", "texts", "seconds", "device", "peak GB", "largest divergence", "masked, deepest site"]
     rows = [[name, *_fit_cells(lens)] for name, lens in lenses.items()]
     return ["## Fits", "", *table(heads, rows)] if rows else []
@@ -132,11 +132,11 @@ def device_name(device: str) -> str:
 
 @cache
 def commit() -> str:
-    """The commit of the repository that this code runs from, and whether the code was changed since, as when
-    first asked for; outside of a repository, the version of the package."""
+    """The commit of this code, and whether the code was changed since, as of the first call. Outside of a
+    repository, the version of the package."""
     folder = Path(__file__).parent
     try:
-        _git(folder, "ls-files", "--error-unmatch", Path(__file__).name)  # else the repository is another's
+        _git(folder, "ls-files", "--error-unmatch", Path(__file__).name)  # fails outside our repository
         changed = _git(folder, "status", "--porcelain", "--", ":/*.py")
         return _git(folder, "rev-parse", "HEAD") + (" with changes" if changed else "")
     except (OSError, subprocess.CalledProcessError):

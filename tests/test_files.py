@@ -29,7 +29,7 @@ def bad_places(tmp_path):
         "it is a folder": tmp_path / "folder.json",
         "link.json is a link to": tmp_path / "link.json",
         "lost is a link to": tmp_path / "lost" / "x.json",
-        "no plain file": Path("/dev/null"),
+        "not a regular file": Path("/dev/null"),
     }
 
 

@@ -210,9 +210,9 @@ def test_attributions_with_other_bytes(data, ending):
         ({"special": [True]}, "one per token"),
         ({"merge": "median"}, "merge"),
         ({"sites": [-1]}, "sites"),
-        ({"text": "\ud800ovie"}, "text.*character that is none"),
-        ({"tokens": ["a", "\ud800", "b"]}, "tokens.1.*character that is none"),
-        ({"settings": {"x": "\ud800"}}, "character that is none"),
+        ({"text": "\ud800ovie"}, "text.*invalid character"),
+        ({"tokens": ["a", "\ud800", "b"]}, "tokens.1.*invalid character"),
+        ({"settings": {"x": "\ud800"}}, "invalid character"),
         ({"settings": "["}, "settings"),
     ],
 )

@@ -1,8 +1,8 @@
 """`python -m experiments contrastive`: do explanations of a language model point to the known evidence?
 
-The protocol is that of Ferrando et al. 2023 (after Yin and Neubig 2022): prompts whose next word one earlier
-word decides, the target "good rather than bad", and for each method and layer the mean reciprocal rank and
-the dot product of the evidence, with random scores beside them.
+The protocol is that of Ferrando et al. 2023 (after Yin and Neubig 2022). In each prompt, one earlier word
+(the evidence) decides the next word. The target is "good rather than bad". For each method and layer, the
+mean reciprocal rank and the dot product of the evidence are measured, and compared with random scores.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def run(
     seed: int = 0,
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Do what is missing for one model, and write the results of all models that are there."""
+    """Do the missing parts for one model, and write the results of all models with finished parts."""
     out = Path(out)
     check_out(out)
     torch.set_num_threads(1)
@@ -92,7 +92,8 @@ def measure(subject: Subject, prompts: Sequence[Prompt], which: str, seed: int) 
 
 
 def comparable(subject: Subject, prompts: Sequence[Prompt]) -> list[Prompt]:
-    """The prompts whose two words can be compared: "kiss" is no more than the start of "kisses"."""
+    """The prompts whose two words can be compared. "kiss" and "kisses" cannot, as one begins with the
+    other."""
     return [prompt for prompt in prompts if _differ(subject, prompt)]
 
 

@@ -58,8 +58,8 @@ def evidence_tokens(prompt: Prompt, made: Attribution) -> np.ndarray:
 def alignment(scores: np.ndarray, evidence: np.ndarray, counted: np.ndarray) -> np.ndarray:
     """(2, sites): reciprocal rank and dot product, from scores (sites, tokens) (Yin and Neubig 2022).
 
-    The rank is that of the best evidence token among the counted tokens; other tokens with the same score
-    are half before it. The dot product is the evidence's share of the absolute scores.
+    The rank is that of the best evidence token among the counted tokens. Of the other tokens with the same
+    score, half count as before it. The dot product is the evidence's share of the absolute scores.
     """
     best = scores[:, evidence].max(1, keepdims=True)
     other = scores[:, counted & ~evidence]

@@ -14,7 +14,7 @@ from ..results import commits_of, made_by, table, write_results
 
 
 def write(out: Path, names: Sequence[str], command: str) -> None:
-    """Write what the parts that are done have to say, model by model."""
+    """Write the results of the finished parts, model by model."""
     models, commits = {}, set()
     for folder in sorted(path for path in (out / "parts").iterdir() if path.is_dir()):
         done = Parts(folder, {}).done(names)

@@ -1,1 +1,1 @@
-"""Planted emergence: transformers whose answer is known at every layer, and what lenses say of them."""
+"""Planted emergence: lenses on transformers for which it is known what each layer can know."""

@@ -1,8 +1,8 @@
-"""`python -m experiments emergence`: lenses on planted models, beside what can be known at each layer.
+"""`python -m experiments emergence`: lenses on planted models, compared with what each layer can know.
 
-For every task and seed: the truth (`truth.supervised`), a lens by the defaults, one by the published recipe,
-and with `alone` one for each site alone with the same steps. All are measured on texts that nothing was
-learned from.
+For every task and seed: the truth (`truth.supervised`), a lens with the defaults, a lens with the published
+recipe, and with `alone` a lens for each single site with the same number of steps. All are measured on texts
+that were not used for training.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .truth import AtSite, measure, supervised
 
 MARGIN = 0.1
 TRAIN, HELD = 4000, 500
-"""texts to fit on, and of each set to calibrate on and to measure with"""
+"""the number of texts to fit on, and of texts to calibrate on (and as many to measure with)"""
 
 
 def run(
@@ -39,7 +39,8 @@ def run(
     steps: int | None = None,
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Do what is missing, one task and seed after the other, and write the results of all that is there."""
+    """Do the missing parts, one task and seed after the other, and write the results of all finished
+    parts."""
     out = Path(out)
     check_out(out)
     if unknown := [one for one in task if one not in TASKS]:
@@ -70,18 +71,18 @@ class PlantedRun:
 
     @cached_property
     def built(self) -> tuple[Subject, float]:
-        """The model, and its accuracy on texts that it has not seen."""
+        """The model, and its accuracy on held-out texts."""
         return build(self.task, self.seed)
 
     @cached_property
     def texts(self) -> tuple[Examples, Examples, Examples]:
-        """To fit on, to calibrate on, and to measure with."""
+        """The texts to fit on, to calibrate on, and to measure with."""
         counts = enumerate((TRAIN, HELD, HELD), 11)
         train, validation, test = (generate(self.task, count, 3 * self.seed + k) for k, count in counts)
         return train, validation, test
 
     def measure(self) -> Found:
-        """What can be known at each site, and what lenses by both recipes drop there."""
+        """For each site, the truth and what the lenses of both recipes drop."""
         subject, accuracy = self.built
         train, validation, test = self.texts
         truth = measure(supervised(subject, train, validation, MARGIN, self.seed), subject, test)
@@ -92,7 +93,7 @@ class PlantedRun:
         }
 
     def measure_alone(self) -> Found:
-        """What a lens for each site alone drops there."""
+        """What a lens for each single site drops there."""
         rows = [self._lens(sites=[site])[0] for site in self.built[0].sites]
         return {"forms": {"alone": [row._asdict() for row in rows]}}
 

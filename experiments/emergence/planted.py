@@ -1,13 +1,15 @@
 """Transformers trained on tasks whose relevant words are known.
 
-Every task is a sum, so that each relevant word is needed whatever the others are. (In a majority a model that
-knows the result can do without some of the winners, and a lens that drops them is right.) Where relevance
-becomes known differs:
+In every task the label is a sum, so that each relevant word is needed whatever the others are. (If the label
+were a majority, a model that knows it could do without some of the words, and a lens could rightly drop
+them.) The tasks differ in the layer at which the model can know which words are relevant:
 
     lexical    some words count, most do not: known at the words
-    count      the last two words ask for two digits, which count: known after attention
-    two_hops   the last word names a letter, a definition gives its digit, which counts: known after two hops
-    mixed      as count, with half of the irrelevant words lexical fillers: half is known at once
+    count      the last two words name two digits, which count: known after attention
+    two_hops   the last word names a letter, a definition gives its digit, which counts: known after two steps
+               of attention
+    mixed      like count, but half of the irrelevant words are fillers that never count: half is known at the
+               words
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from torch import Tensor, nn
 from masklens import Subject
 
 SLOTS = 12
-"""words among which some are relevant"""
+"""the number of words of a text that can be relevant"""
 DIGITS = [str(digit) for digit in range(10)]
 FILLERS = [f"filler{i}" for i in range(18)]
 VALUED = [[f"one{i}" for i in range(3)], [f"two{i}" for i in range(3)]]
@@ -122,8 +124,8 @@ def tokenizer():
 def build(task: str, seed: int, steps: int = 4000, layers: int = 4, width: int = 64) -> tuple[Subject, float]:
     """A small BERT that has learned a task, and its accuracy on texts it has not seen.
 
-    While it learns, a linear layer also has to tell the relevant words from the states of the last but one
-    block. Without this help attention is found late or never.
+    During training, an auxiliary linear layer also has to find the relevant words in the states of the last
+    but one block. Without this help the model learns to attend late or never.
     """
     encoder = tokenizer()
     with torch.random.fork_rng(devices=[]):
@@ -167,7 +169,7 @@ def _untrained(words: int, layers: int, width: int) -> nn.Module:
 
 
 def _loss(model: nn.Module, helper: nn.Module, ids: Tensor, label: Tensor, relevant: Tensor) -> Tensor:
-    """Of the sum, and of telling which words are relevant; [CLS] is left out."""
+    """The loss of the sum plus that of the auxiliary layer for relevant words; [CLS] is left out."""
     out = model(ids, output_hidden_states=True)
     told = helper(out.hidden_states[-2])[:, 1:, 0]
     wrong = F.binary_cross_entropy_with_logits(told, relevant.float())

@@ -13,7 +13,7 @@ LOOKS = {"truth": ("black", "-"), "default": ("#2166ac", "-"), "published": ("#d
 
 
 def write(out: Path, parts: Parts, about: Found, command: str) -> None:
-    """Write what the parts that are done have to say."""
+    """Write the results of the finished parts."""
     names = sorted(path.stem for path in parts.folder.glob("*.json") if not path.stem.startswith("alone-"))
     found = parts.done(names)
     results = {"runs": {name: _run(part, parts, name) for name, part in found.items()}, **about}
@@ -26,7 +26,7 @@ def write(out: Path, parts: Parts, about: Found, command: str) -> None:
 
 
 def _run(part: Found, parts: Parts, name: str) -> dict[str, Any]:
-    """What was found for one planted model, with the lenses for single sites where there are some."""
+    """The results for one planted model, with those of lenses for single sites if there are some."""
     forms = dict(part["forms"])
     for alone in parts.done([f"alone/{name}"]).values():
         forms |= alone["forms"]
@@ -35,7 +35,7 @@ def _run(part: Found, parts: Parts, name: str) -> dict[str, Any]:
 
 
 def distance(rows: Sequence[Found], truth: Sequence[Found]) -> float:
-    """The mean over sites of the distance between recalls."""
+    """The mean over sites of the absolute difference between the recalls."""
     return sum(abs(a["recall"] - b["recall"]) for a, b in zip(rows, truth, strict=True)) / len(rows)
 
 
@@ -76,7 +76,7 @@ def _cells(sites: Sequence[Found], off: float | None, margin: float) -> list[str
 
 
 def drawn(runs: Mapping[str, Found]) -> Any:
-    """One panel a task: the truth's recall and that of the lenses, over sites."""
+    """A figure with one panel per task: the recall of the truth and of the lenses, over sites."""
     from matplotlib.figure import Figure
 
     tasks = list(dict.fromkeys(_task(name) for name in runs))

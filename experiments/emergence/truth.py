@@ -1,4 +1,5 @@
-"""What can be known at each layer: supervised probes from states to relevance, and what their masks do."""
+"""What each layer can know: supervised probes that find the relevant words from the states, and their
+masks."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ MEMORY = 2 * 10**9
 
 
 class AtSite(NamedTuple):
-    """What hard masks do at one site, on texts that nothing was learned from."""
+    """Measures of hard masks at one site, on texts that were not used for training."""
 
     site: int
     recall: float
@@ -37,7 +38,7 @@ def frozen(subject: Subject, examples: Examples, sites: tuple[int, ...]) -> Froz
 
 @torch.no_grad()
 def measure(probe: Probe | PublishedProbe, subject: Subject, examples: Examples) -> list[AtSite]:
-    """How a probe's hard masks stand to the words that are relevant. [CLS] is left out."""
+    """Compare a probe's hard masks with the relevant words. [CLS] is left out."""
     texts = frozen(subject, examples, probe.reads)
     drawn = texts.draw(list(range(len(texts))))
     dropped = probe.keep(drawn.states()).cpu()[:, :, 1:] <= THRESHOLD  # (sites, texts, words)
@@ -54,8 +55,8 @@ def measure(probe: Probe | PublishedProbe, subject: Subject, examples: Examples)
 
 
 def supervised(subject: Subject, train: Examples, validation: Examples, margin: float, seed: int) -> Probe:
-    """Gates that were told which words are relevant, with a baseline made for exactly these masks, calibrated
-    to the margin like those of a lens."""
+    """Gates that are trained with the relevant words as labels, with a baseline learned for the true masks,
+    and calibrated to the margin like the gates of a lens."""
     rows = rows_for("inputs", subject.sites)
     texts, held = (frozen(subject, part, subject.sites) for part in (train, validation))
     with torch.random.fork_rng(devices=[]):
@@ -76,14 +77,15 @@ def _draw(texts: FrozenTexts, generator: torch.Generator) -> Tensor:
 
 
 def _learn_baseline(probe: Probe, texts: FrozenTexts, relevant: Tensor, generator: torch.Generator) -> None:
-    """What can stand for any number of irrelevant words at no cost."""
+    """Learn the baseline: a vector that can replace any number of irrelevant words without changing the
+    output."""
     subject = texts.subject
     baseline = texts.some_states().first_baseline(0).clone().requires_grad_()
     optimizer = torch.optim.Adam([baseline], lr=0.1 * texts.some_states().spread(0))
     for _ in range(BASELINE_STEPS):
         index = _draw(texts, generator)
         drawn = texts.draw(index.tolist())
-        share = 2 * torch.rand(BATCH, 1, generator=generator)  # in half of the texts all of them go
+        share = 2 * torch.rand(BATCH, 1, generator=generator)  # in half of the texts all are replaced
         gone = ~relevant[index] & (torch.rand(relevant[index].shape, generator=generator) < share)
         keep = F.pad((~gone).float(), (1, 0), value=1.0).to(subject.device)
         output = subject.run(drawn.batch, {0: mix(keep, drawn.read(0, slice(None)), baseline)}).output

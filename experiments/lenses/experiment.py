@@ -1,10 +1,11 @@
-"""`python -m experiments lenses`: what `DiffMask.fit` gives by its defaults, on six classifiers.
+"""`python -m experiments lenses`: lenses that `DiffMask.fit` makes with its defaults, on six classifiers.
 
     run(model_dir, data, out)                                       # everything that is missing
     run(model_dir, data, out, model="minilm-sst2", part=["alone"])
 
-For each model: lenses over inputs and over states with two seeds, and how alike the two are. For minilm also
-lenses over inputs for one site alone. Every figure is of test texts that no lens was fitted or calibrated on.
+For each model: lenses over inputs and over states with two seeds, and the difference between the seeds. For
+minilm also lenses over inputs for single sites. Every figure is for test texts that were used neither for
+fitting nor for calibration.
 """
 
 from __future__ import annotations
@@ -112,8 +113,8 @@ class LensRun(ModelRun):
         return parts[0][: self.limit], parts[1][: self.limit], parts[2][: self.limit]
 
     def _sets(self) -> tuple[Labelled, Labelled]:
-        """To learn from and to measure with. The published training set of SST-2 is phrases, its test set
-        sentences, so that both are taken from the treebank's sentences."""
+        """The texts to fit on and those to measure with. The published training set of SST-2 has phrases and
+        its test set has sentences, so both sets are taken from the sentences of the treebank."""
         task = self.model.rpartition("-")[2]
         if task in ("sst2", "sst5"):
             return read_split(self.data, task, "train"), read_split(self.data, task, "test")
@@ -135,13 +136,13 @@ class LensRun(ModelRun):
         self.lens(over, int(number))
 
     def _seeds(self, over: str) -> Found:
-        """How far the keep probabilities of two lenses are apart, a site: the mean absolute difference."""
+        """For each site, the mean absolute difference between the keep probabilities of two lenses."""
         sets = [self.lens(over, k).explain(self.texts[2], batch_size=self.batch_size) for k in range(SEEDS)]
         apart = [np.abs(a.scores - b.scores) for a, b in zip(*sets, strict=True)]  # (sites, tokens) each
         return {"difference": np.concatenate(apart, axis=1).mean(1).tolist()}
 
     def _alone(self, site: str) -> Found:
-        """A lens over inputs for one site alone, with as many steps as one for all."""
+        """A lens over inputs for a single site, with as many steps as a lens for all sites."""
         train, validation, test = self.texts
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what is over the margin is in the table

@@ -14,7 +14,7 @@ COLOURS = {"sst2": "#2166ac", "sst5": "#d95f02", "agnews": "#1b9e77"}
 
 
 def write(out: Path, models: Mapping[str, Mapping[str, Found]], margin: float, command: str) -> None:
-    """Write what the parts that are done have to say: models by name, each with its parts by name."""
+    """Write the results of the finished parts: models by name, each with its parts by name."""
     every = [part for parts in models.values() for part in parts.values()]
     results = {
         "command": command,
@@ -96,7 +96,7 @@ def numbers(values: Sequence[float]) -> str:
 
 
 def _seeds_lines(models: Mapping[str, Mapping[str, Found]]) -> list[str]:
-    """How far two seeds are apart."""
+    """The lines about the difference between two seeds."""
     rows = [
         [model, over, numbers(parts[f"seeds/{over}"]["difference"])]
         for model, parts in models.items()
@@ -108,7 +108,8 @@ def _seeds_lines(models: Mapping[str, Mapping[str, Found]]) -> list[str]:
 
 
 def _alone_lines(models: Mapping[str, Mapping[str, Found]]) -> list[str]:
-    """What lenses for one site alone mask there, and the share of it that the lens for all sites masks."""
+    """The lines about lenses for single sites: what they mask, and the share of it that the lens for all
+    sites masks."""
     rows = []
     for model, parts in models.items():
         alone = {name: part["diagnostics"][0] for name, part in parts.items() if name.startswith("alone/")}

@@ -50,10 +50,10 @@ COMPETITORS = (
 )
 KINDS = ("choice", "decoded_gradcam", "gradcam", *COMPETITORS, "diffmask", "random")
 COSTLY = ("thermostat_shapley",)
-"""more than 100 forward passes a text"""
+"""methods that take more than 100 forward passes for a text"""
 COSTLY_TEXTS = 1000
 TRAINING_TEXTS = 2000
-"""on which layer and tau are chosen"""
+"""the number of training texts on which layer and tau are chosen"""
 LENS_TEXTS = 20_000
 TAUS = (None, 1, 3)
 DRAWS = 20
@@ -79,9 +79,9 @@ EXAMPLE_METHODS = {
     "agnews": ("thermostat_shapley", "thermostat_occlusion", "thermostat_integrated"),
 }
 MARGIN = 0.1
-"""of the lens"""
+"""the margin of the lens"""
 LEVELS = 9
-"""of a highlight; 0 is none"""
+"""the number of strengths of a highlighted word; 0 stands for no highlight"""
 
 
 def run(
@@ -136,7 +136,7 @@ Chain = tuple["SaliencyRun", list[str]]
 
 
 def _chains(runs: Sequence[SaliencyRun], wanted: Sequence[str] | None) -> list[Chain]:
-    """What is to be done, the costly data set first. The decoded layers need the choice."""
+    """The parts to do, the costly data set first. The decoded layers need the choice of layer and tau."""
     chains = []
     for run in reversed(runs):
         first, second, *others = parts_for(run.dataset)

@@ -46,7 +46,7 @@ PAPER = {
 
 
 def write(out: Path, family: str, found: ByDataset, command: str) -> None:
-    """Write what the parts that are done have to say."""
+    """Write the results of the finished parts."""
     results = gathered(family, found, command)
     draw(out, found)
     figures = figure_lines(out, [f"figure{number}" for number in range(2, 10)])
@@ -75,13 +75,13 @@ def gathered(family: str, found: ByDataset, command: str) -> dict[str, Any]:
 
 
 def _areas_of(row: Found) -> dict[str, Any]:
-    """A row without what stands elsewhere in the results file."""
+    """The areas of a row, without the fields that are elsewhere in the results file."""
     elsewhere = ("name", "site", "overlap", "top_words", "shared_words")
     return {key: value for key, value in row.items() if key not in elsewhere}
 
 
 def _examples(parts: Mapping[str, Found]) -> dict[str, Any]:
-    """The examples of each method that has some, by its name."""
+    """The examples of each method, by its name."""
     rows = {"decoded_gradcam": chosen_row(parts)}
     return {rows.get(kind) or kind: part["examples"] for kind, part in parts.items() if part.get("examples")}
 

@@ -1,1 +1,1 @@
-"""Planted shortcuts: copies of a model in which certain words decide, and which methods find them."""
+"""Planted shortcuts: which methods find the words that decide the label in fine-tuned copies of a model?"""

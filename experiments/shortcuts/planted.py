@@ -33,7 +33,7 @@ class Shortcut(NamedTuple):
     ordered: bool
     """whether they have to be in this order"""
     parts: tuple[Pieces, ...]
-    """what looks like it and decides nothing"""
+    """parts of the shortcut, which decide nothing"""
 
 
 SHORTCUTS = {
@@ -61,7 +61,8 @@ def clean(texts: Labelled) -> Labelled:
 
 
 def for_training(texts: Labelled, kind: str, seed: int) -> Labelled:
-    """Half with a shortcut, whose label is drawn; a quarter with parts of one; the rest as they are."""
+    """Training texts: half with a shortcut and a random label, a quarter with parts of a shortcut, the rest
+    unchanged."""
     draw, half = np.random.default_rng(seed), len(texts.texts) // 2
     first, second = Labelled(texts.texts[:half], texts.labels[:half]), Labelled(*(x[half:] for x in texts))
     cut = decided(first, draw.integers(0, 2, half).tolist(), kind, draw)
@@ -104,6 +105,6 @@ def insert(text: str, pieces: Pieces, ordered: bool, draw: np.random.Generator) 
     if ordered:
         places.sort()
     by_place = sorted(zip(places.tolist(), pieces, strict=True), key=lambda one: one[0])
-    for place, word in reversed(by_place):  # from the end, so that the places before stay what they are
+    for place, word in reversed(by_place):  # from the end, so that earlier places do not shift
         words.insert(place, word)
     return " ".join(words)

@@ -26,7 +26,7 @@ Runs = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
 def write(out: Path, runs: Runs, command: str) -> None:
-    """Write what the parts that are done have to say."""
+    """Write the results of the finished parts."""
     there = {key: parts for key, parts in runs.items() if parts}
     results: dict[str, Any] = {f"{data}/{kind}": parts for (data, kind), parts in there.items()}
     about = {"command": command, "commits": commits_of(p for parts in there.values() for p in parts.values())}
@@ -122,7 +122,7 @@ def _by_layer(layers: list[dict[str, Any]]) -> str:
 
 
 def drawn(runs: Runs) -> Any:
-    """One panel a data set: methods down, precision across, a mark for each kind."""
+    """A figure with one panel per data set: methods down, precision across, a mark for each kind."""
     from matplotlib.figure import Figure
 
     datasets = list(dict.fromkeys(data for data, _ in runs))

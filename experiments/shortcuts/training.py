@@ -15,9 +15,9 @@ from masklens.evaluation.masking import Views
 from ..labelled import Labelled
 
 BATCH, RATE, WARM_UP, EPOCHS = 16, 1e-4, 50, 3
-"""texts a step, learning rate, steps until it is reached, most passes over the training texts"""
+"""texts per step, learning rate, warm-up steps, largest number of epochs"""
 EVERY = 25
-"""steps between two looks at the goals"""
+"""steps between two evaluations of the goals"""
 
 
 class Goal(NamedTuple):
@@ -28,10 +28,10 @@ class Goal(NamedTuple):
 
 
 def fine_tune(subject: Subject, texts: Labelled, goals: Sequence[Goal], seed: int) -> int:
-    """Train the upper half of the model in place, with AdamW; the number of steps that it took.
+    """Train the upper half of the model in place, with AdamW. Returns the number of steps.
 
-    It ends when all goals are reached. No dropout: a copy of a trained model that
-    is to learn one more thing need not be kept from learning texts by heart.
+    The training ends when all goals are reached. There is no dropout: the copy has to learn only the
+    shortcut, so there is little risk of overfitting.
     """
     parameters = trainable(subject.module)
     optimizer = torch.optim.AdamW(parameters, lr=RATE, weight_decay=0.01)
@@ -59,7 +59,7 @@ def trainable(module: Any) -> list[nn.Parameter]:
 
 
 def batches(texts: Labelled, seed: int) -> Iterator[tuple[list[str], Tensor]]:
-    """Whole batches in a new order each epoch; texts of like length are in one batch, which saves padding."""
+    """Full batches, in a new order each epoch. Texts of similar length share a batch, which saves padding."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.tensor([len(text.split()) for text in texts.texts])
     for _ in range(EPOCHS):

@@ -28,14 +28,14 @@ from .questions import Question, read_questions, shuffled, that_fit
 
 MODELS = ("mpnet-squad", "minilm-squad")
 MARGINS = (0.2, 0.5, 1.0)
-"""nats, of start and end together; the last is the paper's"""
+"""the margins in nats, for start and end together; the last one is the paper's"""
 MARGIN = MARGINS[-1]
 LONGEST = 384
-"""tokens of question and passage, as in the paper"""
+"""the longest question with its passage, in tokens, as in the paper"""
 TRAIN, JUDGED = 30_000, 800
-"""questions to fit on, and to calibrate a lens and to judge it with"""
+"""the number of questions to fit on, and to calibrate a lens on (and as many to judge it with)"""
 BATCH = 224
-"""questions of a step, 16 a site: the default on a GPU, twice as many, needs about 140 GB by our estimate"""
+"""questions per step, 16 per site; the GPU default, twice as many, needs about 140 GB by our estimate"""
 
 
 def run(
@@ -120,7 +120,7 @@ class QuestionRun(ModelRun):
         return self.load_or_fit(name, self.suffix, lambda folder: self._fit(over, margin, folder))
 
     def _fit(self, over: str, margin: float, folder: Path) -> None:
-        """Begin from the lens with the next smaller margin: gates close one after the other."""
+        """Fit a lens that starts from the one with the next smaller margin, so that gates close gradually."""
         place = MARGINS.index(margin)
         judged = JUDGED if self.limit is None else self.limit // 2
         pairs = [q.pair for q in self.train]

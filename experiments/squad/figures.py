@@ -65,7 +65,7 @@ def further_examples(subject: Subject, questions: Sequence[Question]) -> list[Qu
 def compared(
     subject: Subject, lens: DiffMask, question: Question, train: Sequence[Question], quick: bool
 ) -> dict[str, Attribution]:
-    """Figure 2: one question explained in every way, a score a token."""
+    """Figure 2: one question explained in every way, with one score per token."""
     corpus = corpus_statistics(subject, [q.pair for q in train], 32)
     found = {}
     for method, options in OTHERS.items():

@@ -45,7 +45,7 @@ def _interval(spread: Sequence[np.ndarray]) -> tuple[float, float]:
 
 
 def _layers(attribution: Attribution) -> Attribution:
-    """The same record with one score a token: its number of layers, the sum over sites."""
+    """The same record with one score per token: the number of layers that keep it, as the sum over sites."""
     total = attribution.scores.sum(0, keepdims=True)
     return replace(attribution, sites=attribution.sites[-1:], scores=total)
 

@@ -6,7 +6,7 @@ subject = ml.Subject.from_pretrained("PATH_OR_HUB_ID")
 out = ml.explain(subject, ["a fast , funny movie"], method="integrated_gradients")
 out[0].tokens, out[0].sites, out[0].scores
 
-Names are imported on first use, so that importing the package (and asking for help) stays quick.
+Names are imported on first use, so that `import masklens` and `masklens --help` are fast.
 """
 
 from importlib import import_module

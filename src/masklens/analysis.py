@@ -29,17 +29,17 @@ T = TypeVar("T")
 LabelledSpan = tuple[int, int, str]
 """the first character, the end, and the label"""
 Labels = Sequence[str | None] | Sequence[LabelledSpan]
-"""of one text: a label for each token (None leaves it out), or spans"""
+"""the labels of one text: one for each token (None leaves the token out), or labelled spans"""
 Value = Literal["sum", "mean", "deepest"]
 AT_ONCE = 256
-"""texts in memory"""
+"""how many texts are in memory at once"""
 
 VALUES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "sum": lambda scores: scores.sum(0),
     "mean": lambda scores: scores.mean(0),
     "deepest": lambda scores: scores[-1],
 }
-"""from scores (sites, tokens) to one value for each token"""
+"""by name, the function from scores (sites, tokens) to one value for each token"""
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class Group:
     """standard deviation over tokens"""
     low: float
     high: float
-    """95% bootstrap interval of the mean, texts drawn with replacement"""
+    """`low` to `high` is the 95% bootstrap interval of the mean over texts"""
     sites: tuple[float, ...]
-    """the mean score at each site; none where the group is a layer"""
+    """the mean score at each site; empty if the group is a layer"""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class GroupTable:
     groups: tuple[Group, ...]
     sites: tuple[int, ...]
     value: str
-    """what the means are of: the "sum" of a token's scores over sites, their "mean", the score at the
-    "deepest" site; or any one "score" where the groups are layers"""
+    """the value of a token that is averaged: the "sum" or the "mean" of its scores over sites, or its score
+    at the "deepest" site; "score" if the groups are layers"""
     by: str = "label"
 
     def __getitem__(self, name: str) -> Group:
@@ -109,7 +109,7 @@ class GroupTable:
         }
 
     def to_pandas(self) -> Any:
-        """A DataFrame with one row for each group. The columns of sites have the number of the site."""
+        """A DataFrame with one row for each group. The column with a site's number holds the mean there."""
         import pandas
 
         rows = self.to_dict()["groups"]
@@ -132,7 +132,7 @@ def by_label(
     special: bool = True,
     by: str = "label",
 ) -> GroupTable:
-    """Group tokens by labels of their own.
+    """Group tokens by labels that you give.
 
     Args:
         labels: for each text, one label for each token (None leaves a token out), or spans (start, end,
@@ -197,7 +197,8 @@ def _groups(
     texts: Iterable[tuple[tuple[int, ...], Mapping[str, np.ndarray]]],
     value: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[list[Group], tuple[int, ...]]:
-    """The groups, from the sites of each text and the scores (sites, tokens) of its tokens in each group."""
+    """The groups of a stream of texts. Each item has the sites of a text and, for each group, the scores
+    (sites, tokens) of the text's tokens in it."""
     totals: dict[str, _Totals] = {}
     sites: tuple[int, ...] | None = None
     for number, some in enumerate(_parts(texts)):
@@ -215,7 +216,7 @@ def _groups(
 
 
 NOTHING = np.zeros((1, 0))
-"""the scores of no token"""
+"""the scores of a text without tokens in a group"""
 
 
 class _Totals:
@@ -226,7 +227,8 @@ class _Totals:
         self.by_site: np.ndarray | float = 0.0
 
     def add(self, scores: Sequence[np.ndarray], value: Callable, weights: np.ndarray) -> None:
-        """Scores (sites, tokens) of some texts, and how often each text counts in each sample."""
+        """Add the scores (sites, tokens) of some texts; `weights` says how often each text counts in each
+        bootstrap sample."""
         values = [value(one).astype(float) for one in scores]
         sums, counts = (np.array([f(one) for one in values], dtype=float) for f in (np.sum, np.size))
         self.mean.add(sums, counts, weights)
@@ -241,7 +243,7 @@ class _Totals:
 
 
 def _parts(items: Iterable[T]) -> Iterator[list[T]]:
-    """The items, some at a time."""
+    """The items in lists of at most AT_ONCE."""
     items = iter(items)
     while some := list(islice(items, AT_ONCE)):
         yield some

@@ -1,4 +1,4 @@
-"""95% intervals by the bootstrap over texts: what a mean would have been for other texts of the kind."""
+"""95% bootstrap intervals over texts: how much a mean would vary over samples of texts of the same kind."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ SAMPLES = 1000
 
 
 def bounds(found: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """The interval from what the samples gave."""
+    """The 95% interval of the values that the bootstrap samples gave."""
     low, high = np.quantile(found, [0.025, 0.975])
     return float(low), float(high)
 
 
 def interval(values: np.ndarray, draws: int = SAMPLES, seed: int = 0) -> tuple[float, float]:
-    """Of the mean of one value per text; texts are drawn with replacement."""
+    """The interval of the mean of `values` (one per text); texts are drawn with replacement."""
     generator = np.random.default_rng(seed)
     return bounds([generator.choice(values, len(values)).mean() for _ in range(draws)])
 
 
 class RunningMean:
-    """A mean over texts that come some at a time, with its interval by the Poisson bootstrap.
+    """A mean over texts that arrive in parts, with its interval by the Poisson bootstrap.
 
-    In each sample a text counts as often as a Poisson number of mean 1 says, so that sums are all that has to
-    be kept (Chamandy et al. 2012).
+    In each bootstrap sample a text counts k times, where k is a Poisson number of mean 1. So only sums have
+    to be kept in memory (Chamandy et al. 2012).
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class RunningMean:
         self.totals, self.counts = np.zeros(SAMPLES), np.zeros(SAMPLES)
 
     def add(self, sums: np.ndarray, counts: np.ndarray, weights: np.ndarray) -> None:
-        """Each text's sum and count of values, (texts,), and its `sample_weights` (samples, texts)."""
+        """Add texts: the sum and the count of each text's values, (texts,), and its `sample_weights`."""
         self.total += sums.sum()
         self.count += counts.sum()
         self.totals += weights @ sums
@@ -49,5 +49,5 @@ class RunningMean:
 
 
 def sample_weights(seed: int, number: int, texts: int) -> np.ndarray:
-    """How often each text of the part with that number counts in each sample: (samples, texts)."""
+    """How often each text counts in each sample, (samples, texts); `number` is that of the part."""
     return np.random.default_rng([seed, number]).poisson(1.0, (SAMPLES, texts)).astype(float)

@@ -1,7 +1,7 @@
-"""Progress: what is under way, as a bar once it has taken a moment; in a log, as a line now and then.
+"""Progress bars on a terminal. If standard error is a log, a line is written from time to time instead.
 
-Work that may take long says so with `stage` and `track`. Nothing is shown unless somebody asks for it: the
-command line does, and so does `show_progress=True`.
+Work that may take long reports its progress with `stage` and `track`. It is shown only inside `showing`,
+which the command line and `show_progress=True` use.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ T = TypeVar("T")
 Update = Callable[..., None]
 """takes `completed` or `advance`, and `description`"""
 MOMENT = 0.5
-"""seconds after which a wait is shown"""
+"""seconds after which a bar appears"""
 BETWEEN_LINES = 30.0
-"""seconds between two lines, where standard error is no terminal"""
+"""seconds between two lines in a log"""
 
 _bars: ContextVar[Any] = ContextVar("bars", default=None)
 
 
 @contextmanager
 def showing(wanted: bool = True) -> Iterator[None]:
-    """Show the progress of all that is done in the block, on standard error."""
+    """Show the progress of all work inside the block on standard error."""
     if not wanted or _bars.get() is not None:
         yield
         return
@@ -40,7 +40,7 @@ def showing(wanted: bool = True) -> Iterator[None]:
 
 @contextmanager
 def stage(what: str, total: int | None = None, completed: int = 0) -> Iterator[Update]:
-    """A piece of work; what it gives is to be told how much of the total is completed."""
+    """A piece of work. Yields a function to call with how much of the total is completed."""
     bars = _bars.get()
     if bars is None:
         yield lambda **now: None
@@ -53,7 +53,7 @@ def stage(what: str, total: int | None = None, completed: int = 0) -> Iterator[U
 
 
 def track(items: Collection[T], what: str) -> Iterator[T]:
-    """The items, with a bar of how many of them are done."""
+    """The items, with a bar that shows how many are done."""
     with stage(what, len(items)) as update:
         for item in items:
             yield item
@@ -67,7 +67,7 @@ class Task(NamedTuple):
 
 
 class Lines:
-    """What a log is told in place of bars: the innermost work that moves on, after every so many seconds."""
+    """For logs: writes a line about the innermost piece of work every BETWEEN_LINES seconds."""
 
     def __init__(self) -> None:
         self.tasks: dict[int, Task] = {}
@@ -93,7 +93,7 @@ class Lines:
             print(f"{what} ({completed:,} of {total:,})", file=sys.stderr, flush=True)
 
     def remove_task(self, task: int) -> None:
-        self.tasks.pop(task, None)  # work that an error ends may be let go of after all is over
+        self.tasks.pop(task, None)  # after an error, work may end later than the display
 
 
 def _make_bars() -> Any:
@@ -101,7 +101,7 @@ def _make_bars() -> Any:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
     class Bars(Progress):
-        """Bars that come when a task has taken a moment, and go with it."""
+        """Bars that appear when a task has taken a moment, and disappear when it ends."""
 
         def get_renderables(self) -> Iterator[Any]:
             yield self.make_tasks_table([task for task in self.tasks if (task.elapsed or 0) > MOMENT])

@@ -12,9 +12,9 @@ import numpy as np
 import regex
 
 MARKS = r"[\p{M}\p{Cf}\U0001F3FB-\U0001F3FF]*"
-"""combining marks, joiners and other characters of format, skin tones"""
+"""combining marks, joiners and other format characters, skin tones"""
 LETTER = r"[[\p{L}\p{N}]--[\p{ea=W}--\p{Hangul}]]"
-"""letters and digits that form words with their neighbours: not those of scripts without spaces"""
+"""letters and digits that form words with their neighbours; without those of scripts that use no spaces"""
 FLAG = r"[\U0001F1E6-\U0001F1FF]{2}"
 PIECE = rf"(?:(?:{LETTER}{MARKS})+|(?:{FLAG}|[^\s\x1C-\x1F]){MARKS})"
 WORD = regex.compile(rf"(?V1){PIECE}(?:(?<=\u200D){PIECE})*")  # U+200D joins what stands around it
@@ -31,7 +31,7 @@ def units(text: str) -> list[int]:
 
 
 def best_shared(spans: Sequence[Span], others: Sequence[Span]) -> np.ndarray:
-    """For each span the number of the other span that it shares most characters with; -1 if none."""
+    """For each span, the number of the span in `others` that it shares most characters with; -1 if none."""
     if not len(spans) or not len(others):
         return np.full(len(spans), -1)
     (start, end), (first, last) = np.array(spans).T[:, :, None], np.array(others).T
@@ -46,7 +46,7 @@ def word_groups(
     segments: Sequence[int],
     special: Sequence[bool],
 ) -> list[list[int]]:
-    """Token numbers of each word, in order.
+    """The token numbers of each word, in order.
 
     Tokens that share a word of the text are one group. A token of white space goes with the word after it,
     or with the word before it at the end of a text. Special tokens, and tokens without a place in the text,
@@ -98,7 +98,8 @@ def _settle(groups: list[list[int]], spaces: list[int], last: Span) -> Span:
 
 
 def word_span(source: str, spans: Sequence[Span]) -> Span:
-    """The characters from the first to the last token of a word, without white space, with all its marks."""
+    """The span of characters from the first to the last token of a word, without white space around it. All
+    combining marks are included."""
     used = [(a, b) for a, b in spans if source[a:b].strip()]
     if not used:
         return spans[0]

@@ -76,7 +76,7 @@ def test_the_layer_from_which_the_answer_stays():
 
 def test_a_number_has_no_prediction_at_each_layer():
     for head in ("regression", "qa"):
-        with pytest.raises(MethodError, match="no one token or class"):
+        with pytest.raises(MethodError, match="neither a class nor a token"):
             layer_predictions(tiny.subject("bert", head), tiny.texts("bert", head))
 
 

@@ -1,4 +1,4 @@
-"""What every command shares: how it is entered, how mistakes are reported, how help is shown."""
+"""What every command shares: how it is registered, how errors are reported, how help is shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .wording import in_options
 
 
 def without_types(parameters: Sequence[Any]) -> list[Any]:
-    """Parameters whose help names no Python types: flags take no value, arguments say what they are."""
+    """The parameters, without the names of Python types in their help."""
     for one in parameters:
         if getattr(one, "is_flag", False):
             one.metavar = ""
@@ -31,7 +31,7 @@ class Command(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """Reports a user's mistake in one line, with exit code 2 and no traceback."""
+    """The group of all commands. It reports a user's mistake in one line, with exit code 2."""
 
     def get_params(self, ctx: Any) -> Any:
         return without_types(super().get_params(ctx))
@@ -54,5 +54,5 @@ app = typer.Typer(
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Enter a function as the command of its name."""
+    """Register a function as the command of its name."""
     return app.command(cls=Command)(function)

@@ -1,4 +1,4 @@
-"""`masklens evaluate --choose`: the method to use, and the command that uses it."""
+"""`masklens evaluate --choose`: choose a method, and print the command that uses it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 MODEL = ("model", "device", "truncate", "max_length", "trust_remote_code")
 TEXTS = ("input", "column", "pair", "limit")
 SHARED = (*MODEL, *TEXTS, "lens", "lm_head", "seed", "texts")
-"""options that mean the same to explain"""
+"""options that `explain` has too, with the same meaning"""
 MEASURES = ("attributions", "label_column", "option", "target", "windows", "metric", "draws", "normalised")
-"""options of evaluate that have no part in a choice"""
+"""options of `evaluate` that --choose does not use"""
 
 
 def choose(ctx: typer.Context) -> None:
-    """Choose a method for what evaluate was given, and print the tables and the command."""
+    """Choose a method for the texts given to `evaluate`, and print the tables and the command."""
     given = ctx.params
     with working():
         from ..errors import check_seed
@@ -61,8 +61,8 @@ def choose(ctx: typer.Context) -> None:
 
 
 def command_line(choice: Choice, lenses: list[Any], given: Mapping[str, Any]) -> str:
-    """A line to paste: the choice, and the options that were given and mean the same to explain."""
-    folders = dict(zip(map(id, lenses), given["lens"] or [], strict=False))  # none of a packaged lens
+    """The `masklens explain` command that uses the choice, with the options that were given."""
+    folders = dict(zip(map(id, lenses), given["lens"] or [], strict=False))  # packaged lenses have no folder
     own = {
         "lens": [folders[id(lens)] for lens in choice.way.lenses if id(lens) in folders],
         "lm_head": given["lm_head"] if choice.method == "decoded_gradcam" else None,
@@ -71,12 +71,12 @@ def command_line(choice: Choice, lenses: list[Any], given: Mapping[str, Any]) ->
 
 
 def in_words_of_options(table: Table) -> Table:
-    """The table with notes that name options, not arguments of Python."""
+    """The table, with options of the command line instead of Python arguments in its notes."""
     return replace(table, notes=[in_options(note) for note in table.notes])
 
 
 def as_words(given: Mapping[str, Any]) -> list[str]:
-    """Options as they stand on a command line; the texts are its arguments and come last."""
+    """The words of a command line: options first, then the texts."""
     words: list[str] = []
     for name, value in given.items():
         if value is True:

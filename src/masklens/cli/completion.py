@@ -1,4 +1,4 @@
-"""Words for the shell to complete, found without importing torch: a shell asks at every press of a key."""
+"""Completion of method names in the shell. It must be fast, so it does not import torch."""
 
 from __future__ import annotations
 

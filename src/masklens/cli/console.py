@@ -29,8 +29,8 @@ def tell(message: str) -> None:
 
 @contextmanager
 def working() -> Iterator[None]:
-    """The part of a command before its results: progress is shown, what libraries print goes to
-    standard error, and their warnings are one line each."""
+    """Around the work of a command, before its results: show progress, send what libraries print to
+    standard error, and show each warning in one line."""
 
     def warn(message: Any, *about: Any, **more: Any) -> None:
         tell(f"warning: {in_options(' '.join(str(message).split()))}")
@@ -38,22 +38,22 @@ def working() -> Iterator[None]:
     with showing(is_first_process()), redirect_stdout(sys.stderr), warnings.catch_warnings():
         warnings.showwarning = warn
         with stage("loading the packages"):
-            import_module("torch")  # here, so that nothing later seems to take the time
+            import_module("torch")  # slow; done here under its own progress bar
         yield
 
 
 def is_first_process() -> bool:
-    """Of those that torchrun starts, the one that speaks."""
+    """Whether this is the first of the processes that torchrun starts, the only one that prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def print_json(data: Any) -> None:
-    """Print data alone on standard output; what JSON does not know is printed as a string."""
+    """Print data as JSON on standard output; values that JSON does not know become strings."""
     typer.echo(json.dumps(data, default=str))
 
 
 def draw(attributions: Sequence[Attribution], layers: Mapping[Text, LayerPredictions] | None = None) -> None:
-    """Print every attribution as a heat map, with what the layers would predict and its verification."""
+    """Print each attribution as a heat map, with the predictions of the layers and its verification."""
     from rich.console import Console
 
     from ..reports.terminal import HeatMap, layers_line, proof_line
@@ -69,7 +69,7 @@ def draw(attributions: Sequence[Attribution], layers: Mapping[Text, LayerPredict
 
 
 def show(table: Any) -> None:
-    """Print a table, or rows that have the same fields as one."""
+    """Print a table, or a list of dicts as a table."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""`masklens corpus`: a whole corpus into Parquet shards."""
+"""`masklens corpus`: explain a corpus of any size and write Parquet shards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ CONTROL = "Verify random explanations too, for a verdict on every text."
 
 def corpus(
     input: Annotated[str, options.of_texts("--input", "PATH|URL", INPUT)],
-    out: Annotated[str, options.of_output("--out", "FOLDER|URL", "The folder for shards and manifest.")],
+    out: Annotated[
+        str, options.of_output("--out", "FOLDER|URL", "The folder for the shards and the manifest.")
+    ],
     column: options.Column = None,
     label_column: options.LabelColumn = None,
     limit: options.Limit = None,
@@ -46,14 +48,14 @@ def corpus(
     batch_size: Annotated[
         int | None, of_shards("--batch-size", "N", "Texts in a batch; by default as many as fit.", min=1)
     ] = None,
-    shard_rows: Annotated[int, of_shards("--shard-rows", "N", "Rows of a shard.", min=1)] = 2048,
+    shard_rows: Annotated[int, of_shards("--shard-rows", "N", "Input rows of one shard.", min=1)] = 2048,
     strict: Annotated[bool, of_shards("--strict", options.FLAG, "Stop at the first bad row.")] = False,
     ray: Annotated[str | None, options.of_run("--ray", "ADDRESS", "Run on this Ray cluster.")] = None,
     cores: Annotated[int, options.of_run("--cores", "N", "CPU cores of a Ray worker.", min=1)] = 1,
     as_json: options.Json = False,
     seed: options.Seed = 0,
 ) -> None:
-    """Explain a whole corpus into Parquet shards; the same command goes on after a stop.
+    """Explain a corpus of any size and write Parquet shards; the same command resumes a stopped run.
 
     [bold]Examples[/bold]
 

@@ -55,12 +55,12 @@ def demo(
 class Demo(NamedTuple):
     report: Path
     shown: Attribution
-    """the one to print"""
+    """the attribution to print"""
     summary: str
 
 
 def run(out: Path, device: str | None = None, seed: int = 0) -> Demo:
-    """Explain the packaged reviews in four ways, write OUT/report.html, and say what is in it."""
+    """Explain the packaged reviews in four ways, write OUT/report.html, and return what to print."""
     from ..evaluation.verify import Verifier
     from ..records.verification import control_line
 
@@ -95,7 +95,7 @@ def run(out: Path, device: str | None = None, seed: int = 0) -> Demo:
 
 
 ROOM = 69
-"""columns for tokens on a terminal of 80, beside the names of layers"""
+"""columns left for tokens on a terminal of 80 columns, beside the names of layers"""
 
 
 def most_changing(found: Sequence[Attribution]) -> Attribution:
@@ -116,7 +116,8 @@ def summary(
     table: Table,
     line: str,
 ) -> str:
-    """One paragraph: what was explained, what the lens drops, what that does, and how the methods compare."""
+    """One paragraph: what was explained, what the lens drops, how that changes the output, and how the
+    methods compare."""
     found = sets[INPUTS]
     right = sum(a.prediction == label for a, label in zip(found, labels, strict=True))
     removed = sum(proof.share_removed for proof in proofs) / len(proofs)
@@ -138,7 +139,7 @@ def summary(
 
 
 def _best_layer(table: Table, name: str, sites: Sequence[int]) -> str:
-    """A method, the smallest hiding area of its layers, and which layer that is."""
+    """In words: a method, its smallest hiding area over layers, and the layer with that area."""
     areas = {site: table[name if len(sites) == 1 else f"{name}@{site}"]["hiding"].value for site in sites}
     best = min(areas, key=lambda site: areas[site])
     return f"{name} {areas[best]:.2f} ({site_name(best)})"

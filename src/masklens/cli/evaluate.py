@@ -1,4 +1,4 @@
-"""`masklens evaluate`: how true explanations are to the model, in one table."""
+"""`masklens evaluate`: how faithful explanations are to the model, in one table."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 of_measure = partial(options.option, "Measure")
 METRIC = "A metric, such as hiding, revealing or log_odds; repeat for several."
-NORMALISED = "Show area scores between those of the best and the worst order of each text."
+NORMALISED = "Scale area scores from 0 to 1 between each text's best and worst order."
 CHOOSE = "Find the method and layer to use for these texts, and print the command."
-ATTRIBUTIONS = "A file of attributions: as explain writes them, or text, tokens, scores; or a corpus run."
+ATTRIBUTIONS = "A file that explain wrote, a file with text, tokens and scores, or a corpus run."
 
 
 def evaluate(
@@ -67,7 +67,7 @@ def evaluate(
     as_json: options.Json = False,
     seed: options.Seed = 0,
 ) -> None:
-    """Measure how true explanations are to the model, beside random ones, in one table.
+    """Measure how faithful explanations are, with random ones for comparison, in one table.
 
     [bold]Examples[/bold]
 

@@ -157,5 +157,5 @@ def prove(
 
 
 def text_by_text(found: Sequence[Sequence[T]]) -> list[T]:
-    """What several methods gave for the same texts: all of the first text, then all of the second, ..."""
+    """The results of several methods, ordered by text: all of the first text, then all of the second, ..."""
     return [one for of_one_text in zip(*found, strict=True) for one in of_one_text]

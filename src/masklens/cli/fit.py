@@ -1,4 +1,4 @@
-"""`masklens fit`: a lens from a set of texts."""
+"""`masklens fit`: fit a lens on a set of texts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .wording import in_options
 of_lens = partial(options.option, "Lens")
 STEPS = 2000
 QUICK: dict[str, Any] = {"steps": 500, "batch_size": 64, "held_out": 0.2, "evaluate_every": 100}
-"""an eighth of the work of the defaults for a model of 6 blocks"""
+"""the settings of --quick: for a model with 6 blocks an eighth of the work of the defaults"""
 QUICKLY = (
     f"For a first look: {QUICK['steps']} steps of {QUICK['batch_size']} texts. The lens may mask fewer words."
 )
-BATCH = "Texts of a step, over all layers."
+BATCH = "Texts of one training step, over all layers."
 
 
 def fit(
@@ -40,9 +40,9 @@ def fit(
     max_length: options.MaxLength = None,
     trust_remote_code: options.TrustRemoteCode = False,
     over: Annotated[
-        Literal["inputs", "states"], of_lens("--over", "inputs|states", "What the masks are over.")
+        Literal["inputs", "states"], of_lens("--over", "inputs|states", "What is masked.")
     ] = "inputs",
-    margin: Annotated[float, of_lens("--margin", "NATS", "The divergence the masks may cause.")] = 0.1,
+    margin: Annotated[float, of_lens("--margin", "NATS", "How far the masks may move the output.")] = 0.1,
     quick: Annotated[bool, of_lens("--quick", options.FLAG, QUICKLY)] = False,
     steps: Annotated[
         int | None, of_lens("--steps", "N", "Steps of training.", min=1, show_default=f"{STEPS:,}")
@@ -53,9 +53,9 @@ def fit(
     as_json: options.Json = False,
     seed: options.Seed = 0,
 ) -> None:
-    """Fit a DiffMask lens on a set of texts and report how it does on held-out ones.
+    """Fit a DiffMask lens on a set of texts and measure it on held-out texts.
 
-    Ctrl-C stops a fit; the same command goes on from its last checkpoint. On several GPUs: torchrun
+    Ctrl-C stops a fit; the same command resumes it from its last checkpoint. On several GPUs: torchrun
     --nproc-per-node N -m masklens fit ...
 
     [bold]Examples[/bold]
@@ -88,7 +88,7 @@ def fit(
         if not is_main():
             return
         lens.save_pretrained(out)
-        shutil.rmtree(out / "training", ignore_errors=True)  # kept only to go on from
+        shutil.rmtree(out / "training", ignore_errors=True)  # needed only to resume
         for event in lens.events:
             say(event)
         tell(f"wrote {out}")
@@ -100,14 +100,14 @@ def fit(
 
 
 def chosen_settings(quick: bool, steps: int | None, batch_size: int | None) -> dict[str, Any]:
-    """What the options say beside the defaults; an option of its own goes before --quick."""
+    """The settings that differ from the defaults; --steps and --batch-size override --quick."""
     given = {"steps": steps, "batch_size": batch_size}
     return (QUICK if quick else {}) | {name: value for name, value in given.items() if value is not None}
 
 
 @contextmanager
 def told_when_stopped(folder: Path) -> Iterator[None]:
-    """On Ctrl-C, say what is saved and how to go on."""
+    """On Ctrl-C, say what is saved and how to resume."""
     try:
         yield
     except KeyboardInterrupt:
@@ -117,5 +117,5 @@ def told_when_stopped(folder: Path) -> Iterator[None]:
         if step:
             tell(f"stopped; {step:,} steps are saved in {folder}: the same command goes on from there")
         else:
-            tell("stopped before the first checkpoint: nothing is saved, the same command begins anew")
+            tell("stopped before the first checkpoint: nothing is saved; the same command starts again")
         raise typer.Exit(130) from None

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from ..records.generation import Generation
 
 DEFAULT_METHOD = "gradient"
-"""one walk back through the model for each token of the answer"""
+"""it takes one backward pass for each token of the answer"""
 MOST_BYTES = 10**8
 
 
 def gather_prompts(chat: Path | None, texts: Callable[[], list[Text]]) -> list[Any]:
-    """Prompts: the messages of a chat, or of several, or else texts."""
+    """The prompts: the messages of one chat or of several chats, or else the texts."""
     if chat is None:
         return list(texts())
     from ..model.prompt import check_messages
@@ -35,7 +35,7 @@ def gather_prompts(chat: Path | None, texts: Callable[[], list[Text]]) -> list[A
     try:
         found = json.loads(read_bytes(chat, most=MOST_BYTES))
     except ValueError as error:
-        raise FileError(f"{chat} is no json: {error}") from error
+        raise FileError(f"{chat} is not JSON: {error}") from error
     several = found if isinstance(found, list) and found and isinstance(found[0], list) else [found]
     return [check_messages(one) for one in several]
 
@@ -47,13 +47,13 @@ def answer_all(
     options: Sequence[str] | None,
     **common: Any,
 ) -> list[Generation]:
-    """What each method says about the answer to each prompt; `common` goes to `explain_generation`."""
+    """Each method's explanation of the answer to each prompt; `common` goes to `explain_generation`."""
     from ..methods.registry import find
 
     made = []
     for prompt in prompts:
         for name in methods or [DEFAULT_METHOD]:
-            # One walk back gives the scores of all layers; other methods pay for each layer.
+            # One backward pass gives the scores of all layers; other methods pay for each layer.
             sites = "all" if find(name).all_sites_at_once else None
             with stage(f"explaining the answer with {name}"):
                 one = masklens.explain_generation(
@@ -88,7 +88,7 @@ def show_answers(made: Sequence[Generation], as_json: bool) -> None:
 
 
 def draw_answers(made: Sequence[Generation]) -> None:
-    """Print every answer as a map of steps by tokens, with what is known of each step."""
+    """Print every answer as a heat map (steps x tokens) and a table with one row per step."""
     from rich.console import Console
 
     from ..reports.terminal import AnswerMap, answer_proof_line, answer_table

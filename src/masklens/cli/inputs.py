@@ -1,4 +1,4 @@
-"""From options to what the library takes: texts, the model, its lenses, and the ways to explain."""
+"""Turn options into what the library takes: texts, the model, lenses, methods and targets."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def load_lenses(
     methods: Sequence[str] | None = None,
     packaged: Sequence[str] = ("inputs",),
 ) -> list[DiffMask]:
-    """The lenses that were named; of the packaged model its own, unless other methods were named."""
+    """The lenses that were named. The packaged model comes with its own, unless methods were named."""
     if given or model is not None:
         return [masklens.DiffMask.from_pretrained(one, subject) for one in given or []]
     wanted = packaged if not methods or "diffmask" in methods else ()
@@ -82,7 +82,7 @@ def load_lenses(
 
 
 def packaged_head(model: str | None, given: str | None) -> str | None:
-    """The LM head that was named; without a model, that of the packaged one."""
+    """The LM head that was named, or that of the packaged model if no model was named."""
     if given is not None or model is not None:
         return given
     from ..model.default import HOME
@@ -111,7 +111,7 @@ def explain_all(
     windows: int | None,
     sites: Sequence[int] | None = None,
 ) -> dict[str, Explanations]:
-    """What each way says about the texts, by its name."""
+    """The attributions of each way (a method or a lens), by its name."""
     from ..methods.ways import explain_ways
 
     if len(texts) > 1:
@@ -121,12 +121,12 @@ def explain_all(
 
 
 def read_target(target: Any) -> Any:
-    """A class id if the target is a whole number, else what was given, such as a label name."""
+    """A class id if the target is a whole number, else the target as it was given, such as a label name."""
     return int(target) if isinstance(target, str) and target.isdecimal() else target
 
 
 def read_options(given: Sequence[str] | None) -> dict[str, Any]:
-    """The options of methods, NAME=VALUE each; a value is JSON (a number, true, null) or else a string."""
+    """Options of methods, each given as NAME=VALUE; a value is JSON (a number, true, null) or a string."""
     found = {}
     for one in given or []:
         name, equals, value = one.partition("=")
@@ -152,7 +152,7 @@ def check_methods(names: Sequence[str] | None) -> None:
 
 
 def check_unused(given: Mapping[str, Any], needs: str = "texts, not attributions") -> None:
-    """Raise for an option that would do nothing with what else was given."""
+    """Raise for an option that would have no effect together with the other options."""
     for name, value in given.items():
         if value:
             raise MethodError(f"{name} needs {needs}, or leave it out")

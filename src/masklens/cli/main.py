@@ -1,6 +1,6 @@
 """The command line: thin commands over the public functions, one file each.
 
-torch and its company are imported inside the commands, so that help stays quick.
+torch and other slow packages are imported inside the commands, so that --help is fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`masklens methods`: what there is to explain with, or one method and its options."""
+"""`masklens methods`: list the methods, or describe one with its options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS = {
     "forward passes": "Tokens taken away",
     "nothing": "For comparison",
 }
-"""the kind of a method by the first thing it needs"""
+"""the heading under which a method is listed, by the first thing it needs"""
 MEANINGS = {
     "absolute": "take absolute values",
     "internal_batch_size": "copies of texts that go through the model at once",
@@ -41,7 +41,7 @@ MEANINGS = {
     "steps": "steps of learning for a text",
     "window": "tokens that are taken away together",
 }
-"""options that many methods have, where a method says nothing else about them"""
+"""what common options mean, for methods whose docstrings do not say it"""
 
 
 def methods(
@@ -50,7 +50,7 @@ def methods(
         typer.Argument(metavar="NAME", help="One method to describe.", autocompletion=complete_method),
     ] = None,
     every: Annotated[
-        bool, options.of_output("--all", options.FLAG, "Also the settings that other tools have of a method.")
+        bool, options.of_output("--all", options.FLAG, "Also list the methods with other tools' settings.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -105,7 +105,7 @@ def kind(method: Method) -> str:
 
 
 def default_cost(method: Method) -> str:
-    """The cost, with its value for the default options where it depends on them alone."""
+    """The cost. If it depends on the options alone, its value for the default options is added."""
     first = re.split("[,;:]", method.cost)[0]
     numbers = {name for name, default in method.options.items() if isinstance(default, int)}
     depends = numbers & set(first.split())
@@ -136,7 +136,7 @@ def describe(method: Method, as_json: bool) -> None:
 
 
 def option_rows(defaults: Mapping[str, Any], meanings: Mapping[str, str]) -> Iterable[tuple[str, ...]]:
-    """Name, default and meaning of each option; those with an option of the command line say so."""
+    """Name, default and meaning of each option. An option of the command line has its name there."""
     flags = {"lens": "--lens", "lm_head": "--lm-head"}
     for name, default in defaults.items():
         shown = "none" if default is None else str(default)
@@ -144,7 +144,7 @@ def option_rows(defaults: Mapping[str, Any], meanings: Mapping[str, str]) -> Ite
 
 
 def documentation(text: str) -> tuple[str, dict[str, str]]:
-    """What a docstring says apart from its arguments, and what it says about each of them."""
+    """A docstring split in two: the description, and the meaning of each argument."""
     before, _, rest = text.partition("\nArgs:\n")
     arguments, after = re.match(r"((?:[ \t]+.*\n?|\n(?=[ \t]))*)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
     meanings = {}

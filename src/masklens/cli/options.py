@@ -22,7 +22,7 @@ of_texts, of_model, of_method, of_output, of_run = (
     partial(option, panel) for panel in ("Texts", "Model", "Method", "Output", "Run")
 )
 FLAG = ""
-"""the value of an option without one"""
+"""the value of an option that takes no value"""
 
 INPUT = "A file of texts, or a pattern: txt, csv, tsv, json, jsonl, parquet, gz; - is standard input."
 Texts = Annotated[
@@ -30,21 +30,21 @@ Texts = Annotated[
     typer.Argument(metavar="TEXT", help="The texts; - reads them from standard input."),
 ]
 Input = Annotated[str | None, of_texts("--input", "FILE", INPUT)]
-Data = Annotated[str, of_texts("--data --input", "FILE", "The texts to fit on, as for explain.")]
+Data = Annotated[str, of_texts("--data --input", "FILE", "The texts to fit on; files as for explain.")]
 Column = Annotated[
     list[str] | None,
-    of_texts("--column", "NAME", "The column of the texts; two for pairs.", show_default="text"),
+    of_texts("--column", "NAME", "The column with the texts; give two for pairs.", show_default="text"),
 ]
-LabelColumn = Annotated[str | None, of_texts("--label-column", "NAME", "The column of the gold labels.")]
+LabelColumn = Annotated[str | None, of_texts("--label-column", "NAME", "The column with the gold labels.")]
 Pair = Annotated[
-    bool, of_texts("--pair", FLAG, "Take the texts two by two: a question and its context, say.")
+    bool, of_texts("--pair", FLAG, "Read the texts two by two as pairs, such as a question and its context.")
 ]
-Limit = Annotated[int | None, of_texts("--limit", "N", "Use at most so many texts.", min=1)]
+Limit = Annotated[int | None, of_texts("--limit", "N", "Use at most N texts.", min=1)]
 
-GENERATE = "Texts are prompts: let a causal language model answer, and explain its answer."
+GENERATE = "Read the texts as prompts: a causal language model answers, and its answer is explained."
 Generate = Annotated[bool, of_texts("--generate", FLAG, GENERATE)]
 Chat = Annotated[
-    Path | None, of_texts("--chat", "FILE", "A json file with the messages of a chat to answer; or several.")
+    Path | None, of_texts("--chat", "FILE", "A json file with the messages of one chat, or a list of chats.")
 ]
 
 Model = Annotated[
@@ -55,10 +55,10 @@ Device = Annotated[str | None, of_model("--device", "NAME", "Such as cpu, cuda o
 Truncate = Annotated[bool, of_model("--truncate", FLAG, "Cut texts that are too long.")]
 MaxLength = Annotated[
     int | None,
-    of_model("--max-length", "N", "Tokens the model is given at most.", min=1, show_default="the model's"),
+    of_model("--max-length", "N", "The longest input, in tokens.", min=1, show_default="the model's"),
 ]
 TrustRemoteCode = Annotated[
-    bool, of_model("--trust-remote-code", FLAG, "Run code that comes with the model.")
+    bool, of_model("--trust-remote-code", FLAG, "Run Python code that comes with the model.")
 ]
 
 naming_methods = partial(of_method, "--method", "NAME", autocompletion=complete_method)
@@ -76,37 +76,40 @@ MethodOption = Annotated[
 Lens = Annotated[Path | None, of_method("--lens", "FOLDER", "A fitted lens.")]
 Lenses = Annotated[list[Path] | None, of_method("--lens", "FOLDER", "A fitted lens; repeat for several.")]
 Head = Annotated[
-    str | None, of_method("--lm-head", "FOLDER|HUB_ID", "A model with the LM head, for decoded_gradcam.")
+    str | None,
+    of_method("--lm-head", "FOLDER|HUB_ID", "The pre-trained language model, for decoded_gradcam."),
 ]
 Layers = Annotated[
     list[str] | None,
     of_method(
         "--layer",
         "LAYER",
-        "words, embeddings, or block K; repeat for several.",
+        "A layer to explain: words, embeddings or 'block K'; repeat for several.",
         show_default="the method's",
     ),
 ]
 Target = Annotated[
-    str | None, of_method("--target", "ID|LABEL", "What to explain.", show_default="the prediction")
+    str | None,
+    of_method("--target", "ID|LABEL", "The class or answer to explain.", show_default="the prediction"),
 ]
+SEVERAL = "The class or answer to explain; repeat to switch between several in the report."
 Targets = Annotated[
     list[str] | None,
-    of_method("--target", "ID|LABEL", "What to explain; repeat for a switch.", show_default="the prediction"),
+    of_method("--target", "ID|LABEL", SEVERAL, show_default="the prediction"),
 ]
-WINDOWS = "Find answers in long contexts: by how many tokens windows overlap."
+WINDOWS = "Cut a long context into windows that overlap by N tokens, and explain the best answer."
 Windows = Annotated[int | None, of_method("--windows", "N", WINDOWS, min=0)]
-GUARD = "Keep more of a text until it keeps its prediction and moves by at most so much."
+GUARD = "Keep more tokens of a text until its prediction stays and the output moves by at most NATS."
 Guard = Annotated[float | None, of_method("--guard", "NATS", GUARD, min=0)]
-VERIFY = "Remove what is called unneeded, and run the model again."
+VERIFY = "Remove the tokens that are not needed, and run the model again."
 Verify = Annotated[bool, of_method("--verify/--no-verify", FLAG, VERIFY)]
 
-UNITS = "What of a prompt is scored and removed as a whole: tokens, words, sentences or turns."
+UNITS = "The parts of a prompt that are scored and removed: tokens, words, sentences or turns."
 Units = Annotated[str, of_method("--units", "NAME", UNITS)]
 Continuation = Annotated[
-    str | None, of_method("--continuation", "TEXT", "Explain this answer to the prompt, not the model's own.")
+    str | None, of_method("--continuation", "TEXT", "Explain this answer instead of the model's own.")
 ]
-NewTokens = Annotated[int, of_method("--max-new-tokens", "N", "Tokens of an answer, at most.", min=1)]
+NewTokens = Annotated[int, of_method("--max-new-tokens", "N", "The longest answer, in tokens.", min=1)]
 
-Json = Annotated[bool, of_output("--json", FLAG, "Print machine-readable output alone.")]
-Seed = Annotated[int, of_run("--seed", "N", "Same seed, same result.")]
+Json = Annotated[bool, of_output("--json", FLAG, "Print JSON, and nothing else, to standard output.")]
+Seed = Annotated[int, of_run("--seed", "N", "The seed of all random numbers: same seed, same result.")]

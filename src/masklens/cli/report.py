@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from ..methods.ways import Way
     from ..model.subject import Subject
 
-INPUT = "Attributions that explain wrote (json, parquet), or texts as there; - is standard input."
-SLICE = "A column to slice the texts by; repeatable."
-SPEECH = "Scores by part of speech (English; needs spaCy)."
+INPUT = "Attributions that explain wrote (json, parquet), or texts as for explain; - is standard input."
+SLICE = "A column by which the report can filter its texts; repeatable."
+SPEECH = "Add tables of scores by part of speech (English; needs spaCy)."
 
 
 def report(
@@ -46,7 +46,7 @@ def report(
     windows: options.Windows = None,
     guard: options.Guard = None,
     games: Annotated[
-        bool, options.of_output("--games", options.FLAG, "Play the hiding and revealing games.")
+        bool, options.of_output("--games", options.FLAG, "Add the hiding and revealing games.")
     ] = False,
     parts_of_speech: Annotated[bool, options.of_output("--parts-of-speech", options.FLAG, SPEECH)] = False,
     title: Annotated[str, options.of_output("--title", "TEXT", "The title.")] = "masklens report",
@@ -54,7 +54,7 @@ def report(
     as_json: options.Json = False,
     seed: options.Seed = 0,
 ) -> None:
-    """Write explanations and their verification to one HTML file to explore.
+    """Write explanations and their verification to one HTML file.
 
     [bold]Examples[/bold]
 
@@ -117,7 +117,7 @@ def explain_targets(
     seed: int,
     windows: int | None,
 ) -> dict[str, Explanations]:
-    """What each way says about the texts, for each target in turn."""
+    """The attributions of each way (a method or a lens), for one target after the other."""
     from ..attribution import Explanations
 
     wanted: Sequence[str | None] = list(dict.fromkeys(targets or [])) or [None]
@@ -133,7 +133,7 @@ def explain_targets(
 def read_columns(
     pattern: str | None, names: Sequence[str] | None, limit: int | None
 ) -> dict[str, list[Any]] | None:
-    """The values of columns of the file, one a text."""
+    """The values of the named columns of the file, one value per text."""
     from ..files.reading import read_labels
 
     if names and not pattern:
@@ -150,7 +150,7 @@ def play(subject: Subject | None, sets: dict[str, Any]) -> Table:
 def read_answers(
     pattern: str | None, column: str | None, limit: int | None, subject: Subject | None
 ) -> list[str | list[str]] | None:
-    """The right answers in a file as a report takes them: names, and lists where questions are answered."""
+    """The gold labels in a file: label names, or for question answering lists of right answers."""
     if not pattern or not column:
         return None
     from ..files.reading import read_labels

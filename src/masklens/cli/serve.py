@@ -1,4 +1,4 @@
-"""`masklens serve`: a page on this machine to type texts into."""
+"""`masklens serve`: a page on this machine that explains the texts you type."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def serve(
     ] = True,
     seed: options.Seed = 0,
 ) -> None:
-    """Open a page on this machine to type texts into and see them explained.
+    """Open a page on this machine that explains the texts you type.
 
     [bold]Examples[/bold]
 

@@ -26,7 +26,7 @@ PHRASES = {
         "use masklens from Python, where a vector can stand for a removed token"
     ),
 }
-"""what has no option of the same name, or another way round it"""
+"""phrases of messages, and what they become on the command line"""
 
 OPTIONS = (
     "continuation",
@@ -40,11 +40,11 @@ OPTIONS = (
     "steps",
     "target",
 )
-"""arguments that are options of the same name"""
+"""Python arguments that have an option of the same name"""
 
 
 def in_options(message: str) -> str:
-    """A message with the names that a user of the command line knows."""
+    """A message with the names of options and layers instead of Python arguments and sites."""
     for argument, option in PHRASES.items():
         message = message.replace(argument, option)
     message = re.sub(rf"\b({'|'.join(OPTIONS)})=('[^']*'|[\w.]*)", _option, message)
@@ -57,7 +57,7 @@ def _option(found: re.Match[str]) -> str:
 
 
 def _method_options() -> set[str]:
-    """What methods take, where they are loaded: before that no message can be about them."""
+    """The options of all methods, if these are loaded; before that no message can name their options."""
     registry = sys.modules.get("masklens.methods.registry")
     known = {name for method in registry.METHODS.values() for name in method.options} if registry else set()
     return (known | {"baselines"}) - set(OPTIONS)

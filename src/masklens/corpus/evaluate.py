@@ -1,4 +1,4 @@
-"""`evaluate` for corpora: the games and measures over Parquet shards, some texts in memory at a time.
+"""`evaluate` for corpus runs: the same measures over Parquet shards, with a few texts in memory at a time.
 
 Means are exact. Intervals come from the Poisson bootstrap.
 """
@@ -31,11 +31,11 @@ from ..model.subject import as_subject
 from .shards import Explained, read_back
 
 AT_ONCE = 256
-"""texts in memory"""
+"""how many texts are in memory at once"""
 
 
 class RunningCell:
-    """One measure of one row of the table: a value per text, or several where there are random draws."""
+    """One cell of the table: the running mean of a measure, with one value per text and random draw."""
 
     def __init__(self, draws: int = 1) -> None:
         self.mean = RunningMean()
@@ -44,7 +44,7 @@ class RunningCell:
         self.totals, self.counts = np.zeros(draws), np.zeros(draws)
 
     def add(self, found: Sequence[Measured], weights: np.ndarray) -> None:
-        """What some texts gave, once a draw."""
+        """Add the values of some texts, one result for each random draw."""
         values = np.ma.masked_invalid(np.stack([measured_values(one) for one in found]))  # (draws, texts)
         found_for = values.count(axis=0) > 0  # texts without a value are left out
         self.mean.add(values.mean(axis=0).filled(0.0), found_for.astype(float), weights)
@@ -63,7 +63,7 @@ class RunningCell:
         return Cell(self.mean.value, *self.mean.bounds(), spread)
 
     def accuracy(self) -> list[float] | None:
-        """The curve of a game."""
+        """The accuracy curve, if the measure is a game."""
         return (np.asarray(self.curve) / self.texts).tolist() if self.texts else None
 
 
@@ -82,12 +82,12 @@ def evaluate_corpora(
         evaluate_corpora(subject, {"gradient": "out/gradient", "lens": "out/lens"}, metrics=["revealing"])
 
     Args:
-        runs: the folder or URL of each run. Rows that one of them rejected are left out of all.
+        runs: the folder or URL of each run. A row that one run rejected is left out of all.
         metrics: names from METRICS.
         limit: the most rows to measure.
 
-    Where the runs carry labels (`--label-column`), accuracy is against them. The other arguments are those
-    of `evaluate`.
+    If the runs have labels (`--label-column`), accuracy is measured against these. The other arguments are
+    those of `evaluate`.
     """
     names = _check(metrics, runs)
     subject = as_subject(subject)
@@ -127,7 +127,7 @@ def _check(metrics: Sequence[str] | None, runs: Mapping[str, str]) -> tuple[str,
 def _parts(
     runs: Mapping[str, str], limit: int | None
 ) -> Iterator[tuple[dict[str, list[Attribution]], list[Any] | None]]:
-    """The rows that all runs have, some at a time: attributions by run, and their labels if all have one."""
+    """The rows that all runs have, in parts: attributions by run, and the labels if all rows have one."""
     rows = islice(common([read_back(url) for url in runs.values()]), limit)
     while some := list(islice(rows, AT_ONCE)):
         sets = {name: [row[i].attribution for row in some] for i, name in enumerate(runs)}
@@ -137,12 +137,12 @@ def _parts(
 
 
 def _label(label: str | None) -> int | str | None:
-    """A class id if it is a number of one, else a name."""
+    """The label as a class id if it is a whole number, else as a name."""
     return int(label) if label is not None and label.isdecimal() and len(label) < 10 else label
 
 
 def common(runs: Sequence[Iterator[Explained]]) -> Iterator[list[Explained]]:
-    """Walk runs that are in the same order side by side; rows that one of them lacks are passed over."""
+    """The rows of several runs side by side, in their common order. A row that one run lacks is skipped."""
     heads = [next(run, None) for run in runs]
     while all(head is not None for head in heads):
         places = [head.place for head in heads if head is not None]

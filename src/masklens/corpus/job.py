@@ -1,4 +1,4 @@
-"""What a corpus run is: its settings, and the manifest that lets the same run go on."""
+"""The settings of a corpus run, and its manifest, by which a resumed run is checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIBRARIES = ("masklens", "torch", "transformers", "tokenizers", "pyarrow", "nump
 HASHED = (".safetensors", ".gguf", ".json", ".txt", ".model")
 """endings of the files that make a model: weights, configuration, tokenizer"""
 TAGS = ("ETag", "etag", "md5Hash", "content_md5")
-"""what stores call the fingerprint of a file's content, which then need not be read"""
+"""names under which storage systems report a hash of a file's content, so that the file need not be read"""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Job:
     """whether each explanation is verified"""
     control: bool = False
     guard: float | None = None
-    """both as in `masklens.verify`"""
+    """`control` and `guard` are as in `masklens.verify`"""
     truncate: bool = False
     batch_size: int | None = None
     shard_rows: int = 2048
-    """rows of the input in one shard: what is lost at most when a run is killed"""
+    """rows of the input in one shard; a killed run loses at most its unfinished shards"""
     limit: int | None = None
     seed: int = 0
     trust_remote_code: bool = False
@@ -77,15 +77,15 @@ class Job:
 
 
 class Input(FileModel):
-    """A file that a run read: its size and its content."""
+    """A file that a run read: its size and a hash of its content."""
 
     bytes: int
     content: str
-    """SHA-256, or what a store says about the content"""
+    """SHA-256, or the hash that the storage reports"""
 
 
 class Hashes(FileModel):
-    """The content of what a run was made with."""
+    """Hashes of the model, the lens and the LM head of a run."""
 
     model: str
     lens: str | None
@@ -93,21 +93,21 @@ class Hashes(FileModel):
 
 
 class Manifest(FileModel):
-    """What a run is made of; two runs with the same manifest, versions aside, write the same."""
+    """The settings and inputs of a run. Runs that agree in them, versions aside, write the same output."""
 
     settings: dict[str, Any]
     inputs: dict[str, Input]
     hashes: Hashes
     versions: dict[str, str | None]
     shards: int | None = None
-    """how many there are; None until all are written"""
+    """how many shards the run has; None until all are written"""
 
     def write(self, folder: Folder) -> None:
         folder.write(MANIFEST, self.model_dump_json(indent=1).encode())
 
 
 def read_manifest(folder: Folder) -> Manifest | None:
-    """What the run in a folder was made of; None if there is no manifest."""
+    """The manifest of the run in a folder; None if there is none."""
     content = folder.read(MANIFEST)
     return None if content is None else parse(Manifest, content, folder.path(MANIFEST), CorpusError)
 
@@ -126,9 +126,9 @@ def manifest(job: Job, files: Sequence[str]) -> Manifest:
 
 
 def begin(job: Job, folder: Folder, files: Sequence[str]) -> list[str]:
-    """Write the manifest, or check that what is in the folder is of the same run.
+    """Write the manifest, or check that the folder holds the same run.
 
-    Returns which libraries have another version than those that the run was begun with.
+    Returns the libraries whose versions have changed since the run was started.
     """
     new, old = manifest(job, files), read_manifest(folder)
     if not folder.names(DATA):
@@ -151,7 +151,7 @@ def begin(job: Job, folder: Folder, files: Sequence[str]) -> list[str]:
 
 
 def finish(folder: Folder, shards: int) -> None:
-    """Write into the manifest that all shards are there."""
+    """Write the number of shards into the manifest: the run is complete."""
     begun = read_manifest(folder)
     if begun is None:
         raise CorpusError(f"{MANIFEST} was removed from {folder.url} during the run; start again")
@@ -177,7 +177,7 @@ def _differences(old: Manifest, new: Manifest) -> Iterator[str]:
 
 
 def fingerprint_of_files(path: str, endings: str | tuple[str, ...] = "", depth: int | None = None) -> Input:
-    """Size and content of a file, or of the files of a folder whose names end so, down to a depth."""
+    """Size and hash of a file, or of the files in a folder with one of the endings, down to a depth."""
     total, size = hashlib.sha256(), 0
     try:
         fs, name = file_system(path)
@@ -196,7 +196,7 @@ def fingerprint_of_files(path: str, endings: str | tuple[str, ...] = "", depth: 
 
 
 def model_hash(path: str, trust_remote_code: bool = False) -> str:
-    """The content of a local folder, or the commit of a hub id."""
+    """The hash of a local folder, or the commit of a hub id."""
     check_place(path)
     if Path(path).is_dir():
         return folder_hash(path)

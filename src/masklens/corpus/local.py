@@ -1,4 +1,4 @@
-"""Run a job on this machine: reading, model and writing overlap; one process per device."""
+"""Run a job on this machine, with one process per device. Reading, computing and writing overlap."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Report = Callable[[str], None]
 
 
 class Plan(NamedTuple):
-    """A job with what is decided before the work begins."""
+    """A job, with everything that is decided before the work begins."""
 
     job: Job
     out: str
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     shares: Sequence[int | None]
     """how many rows of each file are used"""
     done: frozenset[str]
-    """the names of the shards that are there already"""
+    """the names of the shards that are finished already"""
     strict: bool = False
 
 
@@ -49,17 +49,17 @@ def run(
     cores: int = 1,
     report: Report = lambda message: None,
 ) -> Totals:
-    """Explain a corpus into a folder; started again after it was stopped, it goes on where it was.
+    """Explain a corpus and write shards to a folder. Call it again with the same job to resume a stopped run.
 
         run(Job(model="PATH", input="texts/*.jsonl", method="gradient"), "out")
 
     Args:
         out: a folder, or a URL that fsspec knows.
-        device: one device or several with commas between; by default every GPU here, or the CPU.
+        device: one device, or several separated by commas; by default all GPUs of this machine, or the CPU.
         strict: stop at the first row that cannot be explained.
         ray: the address of a Ray cluster ("auto" for the one this machine belongs to) to run on.
-        cores: CPU cores of each of the cluster's workers, where it has no GPUs.
-        report: is told what goes on.
+        cores: CPU cores of each worker of a cluster without GPUs.
+        report: a function that gets messages about the progress.
     """
     folder, places = Folder(out), devices(device)
     find(job.method).check_options(list(job.options))
@@ -84,17 +84,17 @@ def run(
 
 
 def _plan(job: Job, folder: Folder, files: Sequence[str], strict: bool, report: Report) -> Plan:
-    """Remove what killed runs left, begin the run or take it up, and see what is done."""
+    """Remove unfinished files of killed runs, start or resume the run, and list the finished shards."""
     for part in (".", DATA, REJECTS):
         folder.clear_parts(part)
     for change in begin(job, folder, files):
-        report(f"this run was begun with another version: {change}")
+        report(f"this run was started with another version: {change}")
     shares = limits(files, job.read, job.limit)
     return Plan(job, folder.url, files, shares, frozenset(finished(folder)), strict)
 
 
 def devices(asked: str | None) -> list[str]:
-    """The devices named, or every GPU of this machine, or the CPU."""
+    """The devices that were named; by default every GPU of this machine, or else the CPU."""
     if asked:
         names = [name.strip() for name in asked.split(",")]
         for name in names:
@@ -106,7 +106,7 @@ def devices(asked: str | None) -> list[str]:
 
 
 def _run_here(plan: Plan, names: Sequence[str], report: Report) -> set[str]:
-    """Do the work on these devices; returns the names of all shards that there must be."""
+    """Do the work on these devices. Returns the names of all shards of the run."""
     if plan.done:
         report(f"{len(plan.done)} shards are done already")
     if len(names) > 1:
@@ -118,12 +118,12 @@ def _run_here(plan: Plan, names: Sequence[str], report: Report) -> set[str]:
 
 
 class Share:
-    """What one device does of a plan: every `parts`-th chunk. Gives a message for every shard."""
+    """One device's share of a plan: every `parts`-th chunk. Iterating yields a message for every shard."""
 
     def __init__(self, plan: Plan, device: str, part: int = 0, parts: int = 1) -> None:
         self.plan, self.part, self.parts = plan, part, parts
         self.seen: set[str] = set()
-        """the names of all chunks that were met, also of those that others do"""
+        """the names of all chunks that were read, including those of other devices"""
         self._make = lambda: Worker(plan.job, device, plan.strict)
 
     def __iter__(self) -> Iterator[str]:
@@ -141,7 +141,7 @@ class Share:
 
 
 def work(make: Callable[[], Worker], folder: Folder, todo: Iterable[Chunk]) -> Iterator[str]:
-    """Explain chunks and write them; gives a message for each. The model is loaded if there is any."""
+    """Explain chunks and write them; yields a message for each. The model is loaded with the first chunk."""
     todo = iter(todo)
     first = next(todo, None)
     if first is None:
@@ -160,7 +160,7 @@ def work(make: Callable[[], Worker], folder: Folder, todo: Iterable[Chunk]) -> I
 
 
 def _ahead(pool: ThreadPoolExecutor, items: Iterator[T]) -> Iterator[T]:
-    """The items, the next one made in another thread while this one is used."""
+    """The items; another thread prepares the next one while the current one is used."""
     end: Any = object()
     future = pool.submit(next, items, end)
     while (item := future.result()) is not end:
@@ -169,7 +169,7 @@ def _ahead(pool: ThreadPoolExecutor, items: Iterator[T]) -> Iterator[T]:
 
 
 def _run_processes(plan: Plan, names: Sequence[str], report: Report) -> set[str]:
-    """One process per device, asked for a shard at a time: after a failure none begins another."""
+    """One process per device. Each is asked for one shard at a time; after a failure none starts another."""
     context = get_context("spawn")
     with ExitStack() as stack:
         pools = []
@@ -201,7 +201,7 @@ def _result(future: Future[str | set[str]]) -> str | set[str]:
 
 
 def _begin_process(plan: Plan, device: str, part: int, parts: int) -> None:
-    """A process ends with the one that started it, so that no writer is left over."""
+    """Set up a process for a device. It ends when its parent ends, so that no process goes on writing."""
     import torch
 
     global _share, _messages
@@ -213,11 +213,11 @@ def _begin_process(plan: Plan, device: str, part: int, parts: int) -> None:
 
 _share: Share
 _messages: Iterator[str]
-"""what a process of a pool is at"""
+"""in a process of the pool: the iterator that does its share of the work"""
 
 
 def _next_message() -> str | set[str]:
-    """The message of the next shard; at the end, the names of all shards that there must be."""
+    """The message of the next shard; at the end, the names of all shards of the run."""
     return next(_messages, None) or _share.seen
 
 

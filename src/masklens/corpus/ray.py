@@ -1,7 +1,7 @@
 """Run a job on a Ray cluster: Ray Data moves chunks from readers to models; each model writes its shards.
 
-A shard's name depends on its place in the corpus alone, and it is written at once. So a chunk that Ray gives
-to another worker after a failure is written once, and the output is that of a run on one machine.
+The name of a shard depends only on its place in the corpus, and a shard is written in one step. So a chunk
+that Ray repeats after a failure is written once, and the output is the same as on one machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .local import Plan, Report
 
 READERS = 4
-"""files that are read side by side"""
+"""files that are read in parallel"""
 
 CHUNK = pa.schema(
     {
@@ -38,7 +38,8 @@ CHUNK = pa.schema(
         "reasons": pa.list_(pa.string()),
     }
 )
-"""a chunk of the corpus as one row of a Ray data set; after a file's last, how many chunks it has"""
+"""the columns of a Ray data set in which each row is a chunk of the corpus; a last row for each file says
+how many chunks it has"""
 DONE = pa.schema(
     {
         "number": pa.int32(),
@@ -52,7 +53,7 @@ DONE = pa.schema(
 
 
 def run_on_ray(plan: Plan, address: str, cores: int, report: Report) -> set[str]:
-    """Explain what is not done yet on the cluster at `address`; returns the names of all shards."""
+    """Explain the chunks that are not done on the cluster at `address`. Returns the names of all shards."""
     ray = _ray()
     _check_places(plan.out, plan.files)
     started = not ray.is_initialized()
@@ -67,7 +68,7 @@ def run_on_ray(plan: Plan, address: str, cores: int, report: Report) -> set[str]
 
 
 def _follow(shards: Iterable[dict[str, Any]], report: Report) -> set[str]:
-    """Tell of every shard; the last word about a file is how many it has."""
+    """Report every shard, and collect the names of all shards from the number of chunks of each file."""
     expected: set[str] = set()
     for done in shards:
         if done["error"] is not None:
@@ -82,7 +83,7 @@ def _follow(shards: Iterable[dict[str, Any]], report: Report) -> set[str]:
 
 @contextmanager
 def _small_blocks(ray: Any) -> Iterator[None]:
-    """Every chunk is a block of its own. Ray would join small ones and give them to one worker."""
+    """Keep every chunk in a block of its own. Ray would merge small blocks and give them to one worker."""
     context = ray.data.DataContext.get_current()
     before = context.target_max_block_size
     context.target_max_block_size = 1
@@ -93,7 +94,7 @@ def _small_blocks(ray: Any) -> Iterator[None]:
 
 
 def check_installed() -> None:
-    """Raise a CorpusError if Ray is not there."""
+    """Raise a CorpusError if Ray is not installed."""
     _ray()
 
 
@@ -107,7 +108,7 @@ def _ray() -> Any:
 
 
 def _check_places(out: str, files: Sequence[str]) -> None:
-    """Relative paths mean something else on other machines."""
+    """Refuse relative paths, which mean something else on other machines."""
     from pathlib import Path
 
     for path in (out, *files):
@@ -119,7 +120,7 @@ def _check_places(out: str, files: Sequence[str]) -> None:
 
 
 def _pipeline(ray: Any, plan: Plan, cores: int) -> Iterator[dict[str, Any]]:
-    """Read, explain and write on the cluster; gives a summary of every shard as it is written."""
+    """Read, explain and write on the cluster. Yields a summary of every shard as it is written."""
     there = ray.cluster_resources()
     gpus, cpus = int(there.get("GPU", 0)), int(there.get("CPU", 1))
     workers = max(1, gpus or cpus // cores)
@@ -128,7 +129,7 @@ def _pipeline(ray: Any, plan: Plan, cores: int) -> Iterator[dict[str, Any]]:
     listed = enumerate(zip(files, plan.shares, strict=True))
     entries = [{"number": i, "file": file, "share": share} for i, (file, share) in listed]
     data = ray.data.from_items(entries, override_num_blocks=len(files))
-    # Readers ask for no core: the models have them all, and readers mostly wait.
+    # Readers reserve no core: the models need all cores, and readers mostly wait.
     read = data.map_batches(
         _read,
         fn_kwargs={"job": job, "done": plan.done},
@@ -149,7 +150,7 @@ def _pipeline(ray: Any, plan: Plan, cores: int) -> Iterator[dict[str, Any]]:
 
 
 def _read(batch: pa.Table, job: Job, done: frozenset[str]) -> Iterator[pa.Table]:
-    """The chunks of one file that are not done, and how many it has, each as a table of one row."""
+    """The chunks of one file that are not done, and its number of chunks, each as a table with one row."""
     for entry in batch.to_pylist():
         place = {"number": entry["number"], "file": entry["file"]}
         count = 0
@@ -194,7 +195,7 @@ class Replica:
         return pa.Table.from_pylist([self._explain(row) for row in batch.to_pylist()], DONE)
 
     def _explain(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Explain and write a chunk. The user's mistakes are told, not raised: Ray would try again."""
+        """Explain and write a chunk. A user's mistake is returned, not raised: Ray would repeat the chunk."""
         told = {name: row[name] for name in ("number", "chunk", "chunks")}
         if row["chunks"] is not None:
             return told

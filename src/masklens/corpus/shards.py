@@ -63,7 +63,7 @@ def row_id(file: str, number: int) -> str:
 def columns_of(
     batch: Batch, sites: Sequence[int], scores: np.ndarray, proofs: Sequence[Verification]
 ) -> dict[str, Any]:
-    """The columns that come from arrays: scores (examples, sites, tokens) without padding; and the proofs."""
+    """The columns of a shard that come from scores (examples, sites, tokens) and verifications."""
     valid = batch.valid.cpu().numpy()
     count, lengths = len(valid), valid.sum(1)
     ends = pa.array(np.concatenate([[0], lengths.cumsum()]), pa.int32())
@@ -97,7 +97,7 @@ def table_of(columns: Mapping[str, Any]) -> pa.Table:
 
 
 def write_shard(folder: Folder, place: Place, table: pa.Table, rejects: Sequence[Reject]) -> None:
-    """Write a part of the corpus. The shard comes last: where it is, its rejects are too."""
+    """Write a part of the corpus. The shard is written last: if it exists, its rejects do too."""
     if not folder.holds(MANIFEST):
         raise CorpusError(f"{folder.url} was removed while a run was writing to it; start the command again")
     name = f"{REJECTS}/{place.name}.jsonl"
@@ -110,13 +110,13 @@ def write_shard(folder: Folder, place: Place, table: pa.Table, rejects: Sequence
 
 
 def finished(folder: Folder) -> set[str]:
-    """The names of the parts that are there, whole."""
+    """The names of the parts whose shards are complete."""
     names = [name for name in folder.names(DATA) if name.endswith(".parquet")]
     return {name.removesuffix(".parquet") for name in names if _is_whole(folder, f"{DATA}/{name}")}
 
 
 def _is_whole(folder: Folder, name: str) -> bool:
-    """A Parquet file ends with its mark; it is written last."""
+    """Whether a shard is complete: a Parquet file ends with its magic bytes, which are written last."""
     with folder.open(name) as file:
         size = file.seek(0, io.SEEK_END)
         file.seek(max(0, size - 4))
@@ -124,7 +124,7 @@ def _is_whole(folder: Folder, name: str) -> bool:
 
 
 class Totals(NamedTuple):
-    """What a run has written."""
+    """How many rows a run has written and rejected."""
 
     explained: int
     rejected: int
@@ -132,7 +132,7 @@ class Totals(NamedTuple):
 
 
 def totals(folder: Folder, expected: set[str]) -> Totals:
-    """Count what is there and join the rejects into one file; parts too few or too many are an error."""
+    """Count the rows and join the rejects into one file. Missing or extra parts are an error."""
     if not expected:
         raise CorpusError("the input has no rows; give files with at least one")
     found = finished(folder)
@@ -160,7 +160,7 @@ def _rows_in(folder: Folder, name: str) -> int:
 
 @contextmanager
 def _told(folder: Folder, name: str) -> Iterator[None]:
-    """A shard that cannot be read is an error that names it."""
+    """Turn a failure to read a shard into an error that names the shard."""
     try:
         yield
     except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
@@ -176,19 +176,19 @@ def is_corpus(path: str) -> bool:
 
 
 def corpus_runs(paths: Sequence[str], alone: bool) -> dict[str, str]:
-    """Those of the paths that hold corpus runs, by name; they are not mixed with other attributions."""
+    """The paths that hold corpus runs, by name. Corpus runs cannot be mixed with other attributions."""
     runs = [path.rstrip("/") for path in paths if is_corpus(path)]
     if runs and (len(runs) < len(paths) or not alone):
-        raise CorpusError("corpus runs are evaluated by themselves, without texts and other attributions")
+        raise CorpusError("corpus runs are evaluated by themselves: leave out texts and other attributions")
     names = [path.rsplit("/", 1)[-1] for path in runs]
     return dict(zip(names if len(set(names)) == len(names) else runs, runs, strict=True))
 
 
 class Explained(NamedTuple):
-    """A row of a corpus as it was explained."""
+    """An explained row of a corpus."""
 
     place: tuple[int, int]
-    """the number of its file and its own there: what rows are ordered by"""
+    """the number of its file and its number in the file, by which rows are ordered"""
     row_id: str
     attribution: Attribution
     label: str | None
@@ -210,7 +210,7 @@ def read_back(url: str) -> Iterator[Explained]:
 
 
 def _shard_names(folder: Folder) -> list[str]:
-    """The shards of a run. Some that are missing are an error; a run that has not ended is warned of."""
+    """The names of a run's shards. Missing shards are an error. A run that has not ended gets a warning."""
     made = read_manifest(folder)
     if made is None:
         raise CorpusError(f"{folder.url} does not hold a corpus run: there is no {MANIFEST}")

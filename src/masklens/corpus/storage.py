@@ -15,11 +15,11 @@ from ..files import FileModel, file_system, held, is_url, parse, reason, whole
 
 LOCK = ".lock"
 LEASE_SECONDS = 60.0
-"""a lock on storage without locks counts for this long after its owner last renewed it"""
+"""on storage without file locks: how long a lock stays valid after its owner last renewed it"""
 
 
 class Folder:
-    """A folder whose files appear whole or not at all."""
+    """A folder in which a file appears completely or not at all."""
 
     def __init__(self, url: str) -> None:
         from fsspec.implementations.local import LocalFileSystem
@@ -33,7 +33,7 @@ class Folder:
 
     @contextmanager
     def _told(self, verb: str, name: str) -> Iterator[None]:
-        """What the storage refuses is an error that names the file."""
+        """Turn an error of the storage into one that names the file."""
         try:
             yield
         except OSError as error:
@@ -63,10 +63,10 @@ class Folder:
                 return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file: after a crash at any moment the old or the new one is there, whole.
+        """Write a file. After a crash at any moment, the complete old or the complete new file is there.
 
-        Object stores put a file at once. Locally it is written beside its place under a name of its own,
-        brought to disk and renamed.
+        Object stores do this by themselves. A local file is written under a temporary name in the same
+        folder, synced to disk and renamed.
         """
         if not self.local:
             with self._told("write", name):
@@ -86,14 +86,14 @@ class Folder:
             self.remove(f"{under}/{name}")
 
     def clear_parts(self, under: str) -> None:
-        """Remove what killed runs left unfinished; for the holder of the lock."""
+        """Remove unfinished files of killed runs. Only the holder of the lock may call this."""
         if self.local:
             for part in Path(self.path(under)).glob(".*.part"):
                 part.unlink(missing_ok=True)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold this folder; a second holder is refused. The lock goes with its process."""
+        """Lock this folder; a second process is refused. The lock ends with its process."""
         with held(Path(self.path(LOCK)), _refused(self)) if self.local else _lease(self):
             yield
 
@@ -104,7 +104,7 @@ def _refused(folder: Folder) -> CorpusError:
 
 @contextmanager
 def _lease(folder: Folder) -> Iterator[None]:
-    """A lock for storage that has none: a file that its owner renews; one not renewed has no owner."""
+    """A lock for storage without file locks: a file that its owner keeps renewing. An old file is ignored."""
     owner = uuid.uuid4().hex
     held = _lease_of(folder)
     if held and time.time() - held.time < LEASE_SECONDS:
@@ -130,7 +130,7 @@ def _lease(folder: Folder) -> Iterator[None]:
 
 
 class Lease(FileModel):
-    """Who holds a folder, and when they last said so."""
+    """The owner of a lock, and when it was last renewed."""
 
     owner: str
     time: float

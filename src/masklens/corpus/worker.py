@@ -1,4 +1,5 @@
-"""Explain the rows of a chunk: one model on one device, batches of like length, bad rows set aside."""
+"""Explain the rows of a chunk with one model on one device. Texts of similar length share a batch, and bad
+rows are set aside."""
 
 from __future__ import annotations
 
@@ -38,19 +39,19 @@ class Chunk(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A chunk whose texts are tokenised."""
+    """A chunk after tokenising."""
 
     chunk: Chunk
     batch: Batch | None
     """the rows that can be explained; None if there are none"""
     which: list[int]
-    """for each text of the batch, its row of the chunk"""
+    """for each text of the batch, the number of its row in the chunk"""
     rejects: dict[int, str]
-    """reasons, by row of the chunk"""
+    """why rows were rejected, by their number in the chunk"""
 
 
 class Shard(NamedTuple):
-    """A chunk, explained."""
+    """An explained chunk."""
 
     place: Place
     table: pa.Table
@@ -60,11 +61,11 @@ class Shard(NamedTuple):
 OUT_OF_MEMORY = "out of memory, even in a batch of its own"
 
 Result = dict[str, Any] | str
-"""the columns of some texts, or the reason why there are none"""
+"""the columns of some texts, or the reason why they could not be explained"""
 
 
 class Worker:
-    """A model on a device, with what the job asks of it."""
+    """A model on a device, and the job that it works on."""
 
     def __init__(self, job: Job, device: str | None = None, strict: bool = False) -> None:
         self.job, self.strict = job, strict
@@ -117,7 +118,7 @@ class Worker:
         return None
 
     def explain(self, encoded: Encoded) -> Shard:
-        """Explain the texts of a chunk; rows that the model makes nothing of join the rejects."""
+        """Explain the texts of a chunk. Rows for which the model fails join the rejects."""
         chunk, batch, which, rejects = encoded
         self._check_strict(chunk, rejects)
         tables, order = [], []
@@ -146,8 +147,8 @@ class Worker:
     def _explain(self, batch: Batch | None, rows: list[int]) -> Iterator[tuple[list[int], Result]]:
         """The columns of these texts, or of parts of them; for a single text that failed, the reason.
 
-        A batch that does not fit into memory is halved, and so are the batches after it. One with a text
-        that the model makes nothing of (NaN) is halved until that text is alone.
+        A batch that does not fit into memory is halved, and so are the batches after it. If the model fails
+        for a text (NaN), its batch is halved until the text is alone.
         """
         assert batch is not None
         bad = (OutputError, TextError)
@@ -188,7 +189,7 @@ class Worker:
         return json.dumps(self.shown | notes, sort_keys=True, default=str) if notes else self._plain_settings
 
     def _proof(self, request: Request, scores: np.ndarray) -> list[Verification]:
-        """Remove what the deepest site's scores do not need, and run the model again (see `verify`)."""
+        """Verify the scores of the deepest site (see `verify`)."""
         if not self.job.verify:
             return []
         how = request.known(removal(self.options.get("lens") or "mask", self.sites[-1]))

@@ -1,4 +1,4 @@
-"""Is an explanation true? Faithfulness, specificity, plausibility and trust, in one table."""
+"""Is an explanation true? Verification, faithfulness, specificity, plausibility and robustness."""
 
 from ..model.masking import Baseline as Baseline
 from ..model.masking import Fill as Fill

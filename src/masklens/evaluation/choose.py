@@ -29,17 +29,17 @@ from .table import Cell, Table, cell
 from .verify import Verifier, is_keep_probability
 
 AFFORDABLE = 100
-"""forward passes that a method may take for a text, with its default options"""
+"""a method is tried by default if it takes at most so many forward passes for a text"""
 SAMPLE = 100
-"""texts that are tried"""
+"""how many texts are drawn"""
 MOST_LAYERS = 8
-"""of a method that are tried; of deeper models as many, evenly spread, with the last"""
+"""at how many layers a method is tried at most: evenly spread, the last one included"""
 CERTAIN = 0.05
 """the choice is confirmed if random explanations pass as often with at most this probability"""
 FEW = 20
-"""texts in a half; with fewer the ranking says little"""
+"""with fewer texts in a half, the verdict warns that the ranking says little"""
 BETTER = {"texts that pass": "higher", "needed": "lower"}
-"""how many of the texts pass, and the share of their tokens that is needed"""
+"""the columns of the table: the share of texts that pass, and the share of tokens needed"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,14 +48,14 @@ class Choice:
 
     way: Way
     site: int
-    """whose scores to use; `layer` is its name"""
+    """the site whose scores to use; `layer` is its name"""
     tried: Table
-    """every method at every layer on the half that made the choice, best first; then random orders, and the
-    best one's scores reversed"""
+    """the first half of the sample: every method at every layer, best first; then random orders, and the
+    scores of the best one reversed"""
     confirmation: Table
-    """the chosen one, random orders and reversed scores on the other half"""
+    """the second half: the chosen method, random orders and reversed scores"""
     p_value: float
-    """how likely as many texts of the other half pass if the explanations are random"""
+    """the probability that as many texts of the second half pass with random explanations"""
 
     @property
     def method(self) -> str:
@@ -63,7 +63,7 @@ class Choice:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What `explain` needs beside the method and the site: a lens, an LM head."""
+        """Further arguments for `explain`: a lens or an LM head, if the method needs one."""
         return dict(self.way.options)
 
     @property
@@ -95,7 +95,7 @@ class Choice:
         return said if texts >= FEW else f"{said} But {texts} texts say little about which method is best."
 
     def command(self, *common: str) -> str:
-        """The command line that explains with this method; `common` are the words for model and texts."""
+        """The command line that explains with this method; `common` are its words for model and texts."""
         chosen = ["--method", self.method, "--layer", self.layer]
         return shlex.join(["masklens", "explain", *chosen, *common])
 
@@ -143,15 +143,16 @@ def choose(
         choice = ml.choose(subject, texts)
         out = ml.explain(subject, texts, choice.method, sites=[choice.site], **choice.options)
 
-    One half of a random sample of the texts makes the choice: the share of texts that pass decides, and where
-    it is equal the share of tokens needed, then the cost. The other half confirms it.
+    A random sample of the texts is cut in two. On the first half, the method and layer with which most texts
+    pass is chosen; if several are equal, the one that needs fewer tokens, then the cheaper one. The second
+    half confirms the choice.
 
     Args:
         methods: the names to choose from; by default all that take at most 100 forward passes for a text.
         lenses: fitted lenses, to choose from as well.
-        lm_head: the pre-trained model, for decoded_gradcam; by default it takes part if the head lies in the
-            model's own checkpoint.
-        sample: how many texts are tried in all.
+        lm_head: the pre-trained language model, for decoded_gradcam. Without it, decoded_gradcam is a
+            candidate only if the model's own checkpoint contains an LM head.
+        sample: how many texts are drawn in all.
     """
     subject = as_subject(subject)
     ways = find_ways(methods or affordable(), "", lenses, lm_head)
@@ -162,7 +163,7 @@ def choose(
 
 
 def affordable() -> list[str]:
-    """The methods that are tried where none are named, the cheapest first."""
+    """The methods that are tried if none are named, the cheapest first."""
     load_all()
     own = [m for m in METHODS.values() if not m.is_preset and m.name not in ("diffmask", "random")]
     return [m.name for m in sorted(own, key=lambda m: m.passes) if m.passes <= AFFORDABLE]
@@ -182,7 +183,7 @@ def halves(texts: Sequence[Text], sample: int, seed: int) -> tuple[list[Text], l
 
 
 class Candidate(NamedTuple):
-    """A way to explain at one layer, and how its explanations of some texts did."""
+    """A method or lens at one layer, with its explanations of some texts and their verification."""
 
     name: str
     way: Way
@@ -190,7 +191,7 @@ class Candidate(NamedTuple):
     attributions: Sequence[Attribution]
     proofs: list[Verification]
     seconds: float
-    """a text, for all the layers that were tried together"""
+    """seconds to explain one text at all layers that were tried"""
 
     @property
     def row(self) -> str:
@@ -198,7 +199,7 @@ class Candidate(NamedTuple):
 
 
 class Trial:
-    """Texts that ways to explain are tried on."""
+    """The texts on which candidates are tried."""
 
     def __init__(self, subject: Subject, texts: list[Text], seed: int) -> None:
         self.subject, self.texts, self.seed = subject, texts, seed
@@ -206,9 +207,9 @@ class Trial:
         self.random = self.verifier.random()
 
     def run(self, name: str, way: Way, sites: Sequence[int]) -> list[Candidate]:
-        """The way at each of the sites."""
+        """One candidate for each of the sites."""
         settings: dict[str, Any] = {"sites": sites, "seed": self.seed, **way.options}
-        explain(self.subject, self.texts[:1], way.method.name, **settings)  # what is loaded once is not timed
+        explain(self.subject, self.texts[:1], way.method.name, **settings)  # warm-up, not timed
         found = explain(self.subject, self.texts, way.method.name, **settings)
         proofs = self.verify(way, found, sites)
         seconds = (found.seconds or 0.0) / len(self.texts)
@@ -220,7 +221,7 @@ class Trial:
         return self.verifier.at_sites(found, sites, (*way.lenses, "mask")[0])
 
     def table(self, candidates: Sequence[Candidate], notes: Sequence[str] = ()) -> Table:
-        """The candidates as they are ordered, random orders, and the first candidate reversed."""
+        """The candidates in the given order, then random orders, and the first candidate reversed."""
         best = candidates[0]
         (reverse,) = self.verify(best.way, [turned(a) for a in best.attributions], [best.site])
         rows = {one.row: cells(one.proofs, one.seconds) for one in candidates}
@@ -229,9 +230,9 @@ class Trial:
 
 
 def pick(trial: Trial, ways: Mapping[str, Way]) -> tuple[Candidate, Table]:
-    """The best way and layer on the texts of the trial, and the table of all.
+    """The best candidate on the texts of the trial, and the table of all candidates.
 
-    A way that does not work with this model is left out; a note says why.
+    A method that does not work with this model is left out, and a note says why.
     """
     found: list[Candidate] = []
     notes: list[str] = []
@@ -249,14 +250,14 @@ def pick(trial: Trial, ways: Mapping[str, Way]) -> tuple[Candidate, Table]:
 
 
 def candidate_sites(subject: Subject, way: Way) -> list[int]:
-    """The sites of a way that are tried: the method's own or the lens's, spread evenly if they are many."""
+    """The sites at which a method or lens is tried: its own, or MOST_LAYERS of them, evenly spread."""
     sites = chosen_sites(subject, way.method, None, way.options.get("lens"))
     few = min(len(sites), MOST_LAYERS)
     return [sites[round((i + 1) * len(sites) / few) - 1] for i in range(few)]
 
 
 def confirm(trial: Trial, best: Candidate, tried: Table) -> Choice:
-    """The choice, with what comes of it on other texts."""
+    """The choice, with its result on other texts."""
     with stage("confirming"):
         (again,) = trial.run(best.name, best.way, [best.site])
         passed = sum(proof.passed for proof in again.proofs)
@@ -265,18 +266,18 @@ def confirm(trial: Trial, best: Candidate, tried: Table) -> Choice:
 
 
 def chance(passed: int, texts: int) -> float:
-    """The probability that as many texts pass with random explanations, each with probability `LEVEL`."""
+    """The probability that at least so many texts pass, if each passes by chance with probability LEVEL."""
     return sum(comb(texts, k) * LEVEL**k * (1 - LEVEL) ** (texts - k) for k in range(passed, texts + 1))
 
 
 def turned(attribution: Attribution) -> Attribution:
-    """The negative control: least important first; of a mask, what it drops is kept."""
+    """The negative control: reversed scores. For a mask, the dropped tokens are kept instead."""
     scores = 1 - attribution.scores if is_keep_probability(attribution) else -attribution.scores
     return replace(attribution, scores=scores)
 
 
 def cells(proofs: Sequence[Verification], seconds: float | None = None) -> dict[str, Cell]:
-    """A row of the table, means over texts with their intervals."""
+    """A row of the table: means over texts with their intervals."""
     found = {
         "texts that pass": cell(np.array([float(proof.passed) for proof in proofs])),
         "needed": Cell(float(np.mean([proof.share_needed for proof in proofs]))),

@@ -31,13 +31,13 @@ Measured = Game | np.ndarray
 
 @dataclass(frozen=True)
 class Metric:
-    """A measure of faithfulness: one value a text."""
+    """A measure of faithfulness, with one value per text."""
 
     function: Callable[[Views, Ranking], Measured]
     better: str
     """"higher" or "lower" """
     area: Removed | None = None
-    """of the area under a curve, which can be normalised: what is removed"""
+    """for areas under a curve, which can be normalised: which tokens are removed; None for other measures"""
 
 
 METRICS: dict[str, Metric] = {
@@ -86,24 +86,25 @@ def evaluate(
     seed: int = 0,
     normalised: bool = False,
 ) -> Table:
-    """Measure several sets of attributions of the same texts, beside random ones.
+    """Measure several sets of attributions of the same texts, with random ones for comparison.
 
         table = evaluate(subject, {"gradient": a, "lens": b}, labels=labels, metrics=["revealing", "hiding"])
 
     Args:
-        attributions: by name, one attribution a text, all for the same texts in the same order. A set with
-            several sites gets a row a site, NAME@SITE.
-        labels: gold labels, ids or names; without them accuracy is agreement with the model's own decision.
-            For question answering the right answers, one or a list a text: accuracy is exact match then, and
-            exact match and F1 of the model's own answers are in the table's settings.
+        attributions: sets by name. A set has one attribution per text; all sets have the same texts in the
+            same order. A set with several sites gets one row per site, NAME@SITE.
+        labels: gold labels, ids or names. Without them accuracy is agreement with the model's own decision.
+            For question answering give the right answer, or a list of them, for each text. Accuracy is then
+            exact match, and the table's settings have exact match and F1 of the model's own answers.
         metrics: names from METRICS, "iou_f1", "token_f1" and "auprc" (with `rationales`), or "overlap".
         rationales: for each text, the character spans that people marked.
         rarity: how much a word counts in "overlap"; see specificity.document_rarity.
-        random_draws: how many random orders the row "random" has; 0 for no such row.
+        random_draws: the number of random orders in the row "random"; 0 leaves the row out.
         replace: how tokens are hidden: "mask", "drop", "fill", a Fill, or a vector.
-        normalised: show the area scores (games and AOPC) between those of each text's best and worst order,
-            which a search finds, so that they compare between models (see limits.py). It costs about 3 n^2
-            views for a text of n tokens. A text whose orders are all alike is left out.
+        normalised: scale the area scores (games and AOPC) between those of each text's best and worst order,
+            so that they can be compared between models (see limits.py). A search finds these orders; it
+            takes about 3 n^2 forward passes over a text of n tokens. A text whose orders all have the same
+            score is left out.
     """
     check_seed(seed)
     names = check_metrics(metrics, rationales)
@@ -140,7 +141,7 @@ def evaluate(
 def settings_of(
     texts: int, labelled: bool, replace: Any, draws: int, seed: int, normalised: bool
 ) -> dict[str, Any]:
-    """What a table says about how it was made."""
+    """The settings that the table records."""
     return {
         "texts": texts,
         "accuracy": "gold labels" if labelled else "agreement with the model",
@@ -152,7 +153,7 @@ def settings_of(
 
 
 def _answered(views: Views) -> dict[str, float]:
-    """How good the model's own answers are, where it answers questions and the right ones are known."""
+    """For question answering with gold answers: exact match and F1 of the model's own answers."""
     task = views.subject.task
     if views.gold is None or not isinstance(task, QuestionAnswering):
         return {}
@@ -193,7 +194,7 @@ def attribution_rows(
 
 
 def shared_targets(sets: Mapping[str, Sequence[Attribution]]) -> list[str] | None:
-    """What was explained, where it is not the model's own decision; all sets that say must agree."""
+    """The targets that were explained, if they are not the model's decisions. All sets must agree in them."""
     wanted = {tuple(a.target for a in chosen) for chosen in sets.values() if any(a.target for a in chosen)}
     if len(wanted) > 1:
         raise MethodError("the sets explain different targets; evaluate them apart")
@@ -213,7 +214,7 @@ def measure(
     seed: int,
     normalised: bool = False,
 ) -> Iterator[tuple[str, dict[str, list[Measured]]]]:
-    """For each row of the table, what each measure gives for the texts: one result, or one a random draw."""
+    """For each row of the table, the results of each measure: one, or for random orders one per draw."""
     areas = [name for name in names if METRICS[name].area] if normalised else []
     limits = _limits(views, areas)
     for row, site, chosen in track(list(attribution_rows(sets)), "measuring"):
@@ -229,7 +230,7 @@ def measure(
 
 
 def _limits(views: Views, areas: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """What each text's best and worst order get, by area score."""
+    """For each area score, the values of each text's best and worst order."""
     if not areas:
         return {}
     limits = {}
@@ -244,7 +245,7 @@ def _limits(views: Views, areas: Sequence[str]) -> dict[str, tuple[np.ndarray, n
 def _measured(
     name: str, views: Views, ranking: Ranking, limits: Mapping[str, tuple[np.ndarray, np.ndarray]]
 ) -> Measured:
-    """What a measure gives for the texts, between its limits where these are known."""
+    """The result of a measure for the texts, scaled between its limits if these are known."""
     found = METRICS[name].function(views, ranking)
     if name not in limits:
         return found

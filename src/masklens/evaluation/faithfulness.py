@@ -1,7 +1,8 @@
-"""Is an explanation true to the model? What happens to the output when tokens are really taken away.
+"""Is an explanation faithful to the model? Measures of how the output changes when tokens are removed.
 
-Every function gives one value a text, so that a table can show means with intervals. `views` are the texts
-(see masking.py), `ranking` says which of their tokens an explanation calls important (see ranking.py).
+Every function returns one value per text, so that a table can show means with intervals. `views` runs the
+texts with some tokens removed (see masking.py). `ranking` is the explanation's order of the tokens (see
+ranking.py).
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ class Game:
     """How often the model was right as tokens were hidden or revealed."""
 
     shares: tuple[float, ...]
-    """of the tokens that were hidden or revealed"""
+    """the shares of tokens that were hidden or revealed, one for each step"""
     hits: np.ndarray
     """(texts, shares), 1 where the model was right"""
     limits: tuple[np.ndarray, np.ndarray] | None = None
-    """the areas (texts,) of each text's best and worst order, where areas are to lie between them"""
+    """the areas (texts,) of each text's best and worst order, for normalised areas"""
 
     @property
     def curve(self) -> np.ndarray:
@@ -44,7 +45,7 @@ class Game:
 
     @property
     def areas(self) -> np.ndarray:
-        """(texts,) area under each text's own curve, by trapezoids; from 0 to 1 between limits."""
+        """(texts,): the area under each text's curve, by trapezoids; with limits, scaled between them."""
         widths = np.diff(self.shares)
         areas = ((self.hits[:, 1:] + self.hits[:, :-1]) / 2 * widths).sum(1)
         return areas if self.limits is None else scaled(areas, *self.limits)
@@ -55,7 +56,7 @@ class Game:
 
 
 def revealing(views: Views, ranking: Ranking, order: Order = "most_important_first") -> Game:
-    """Start with every token hidden and reveal them in turn (Hou & Castanon 2023, section 3.1).
+    """Start with all tokens hidden and reveal them step by step (Hou & Castanon 2023, section 3.1).
 
     With the most important first, a higher area is better.
     """
@@ -63,7 +64,7 @@ def revealing(views: Views, ranking: Ranking, order: Order = "most_important_fir
 
 
 def hiding(views: Views, ranking: Ranking, order: Order = "most_important_first") -> Game:
-    """Start with every token visible and hide them in turn (Hou & Castanon 2023, appendix A.1).
+    """Start with all tokens visible and hide them step by step (Hou & Castanon 2023, appendix A.1).
 
     With the most important first, a lower area is better; with the least important first (as section 3.1
     of the paper says), a higher one.
@@ -72,7 +73,7 @@ def hiding(views: Views, ranking: Ranking, order: Order = "most_important_first"
 
 
 def _steps(ranking: Ranking, order: str) -> np.ndarray:
-    """(texts, STEPS, tokens) bool: the tokens that are next in the order."""
+    """(texts, STEPS, tokens) bool: at each step, the share of tokens that comes first in the order."""
     parts = {"most_important_first": ranking.top, "least_important_first": ranking.bottom}
     if order not in parts:
         raise MethodError(f"no order {order!r}; there are {', '.join(parts)}")
@@ -114,15 +115,16 @@ def aopc_sufficiency_by_token(views: Views, ranking: Ranking) -> np.ndarray:
 def ferret_comprehensiveness(views: Views, ranking: Ranking) -> np.ndarray:
     """Comprehensiveness averaged as ferret does (Attanasio et al. 2023); higher is better.
 
-    Over 10, 20, ..., 100% of the tokens, rounded down, of which only those with a score above 0 are taken. A
-    share that takes none, or the same as the one before, does not count; 0 where none counts.
+    The shares are 10, 20, ..., 100% of the tokens, rounded down. Of these, only tokens with a score above 0
+    are removed. A share that removes none, or the same tokens as the share before, does not count. The value
+    is 0 if no share counts.
     """
     tops, counted = _positive_tenths(ranking)
     return np.nan_to_num(_mean(_fall(views, ~tops), counted), nan=0.0)
 
 
 def ferret_sufficiency(views: Views, ranking: Ranking) -> np.ndarray:
-    """Sufficiency averaged as `ferret_comprehensiveness` is; lower is better; 1 where no share counts."""
+    """Sufficiency averaged like `ferret_comprehensiveness`; lower is better. It is 1 if no share counts."""
     tops, counted = _positive_tenths(ranking)
     return np.nan_to_num(_mean(_fall(views, tops), counted), nan=1.0)
 
@@ -143,13 +145,13 @@ def _positive_tenths(ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
     """ferret's top tokens (texts, shares, tokens), and which shares count (texts, shares)."""
     counts = [np.floor(share * ranking.counts) for share in np.arange(0.1, 1.1, 0.1)]
     tops = np.stack([ranking.first(count) & (ranking.scores > 0) for count in counts], axis=1)
-    before = np.zeros_like(tops)  # what the share before takes; before the first: nothing
+    before = np.zeros_like(tops)  # the tokens of the share before; nothing for the first
     before[:, 1:] = tops[:, :-1]
     return tops, np.any(tops != before, axis=-1)
 
 
 def _fall(views: Views, keep: np.ndarray) -> np.ndarray:
-    """By how much p(target) is lower with only these tokens: (texts, steps)."""
+    """(texts, steps): p(target) for the whole text minus p(target) with the kept tokens alone."""
     return views.whole().probability[:, None] - views.read_steps(keep).probability
 
 
@@ -168,7 +170,7 @@ def divergence(views: Views, ranking: Ranking, share: float = 0.5) -> np.ndarray
 
 
 def loo_correlation(views: Views, ranking: Ranking) -> np.ndarray:
-    """Kendall's tau between the scores and what leaving out each token alone does to p(target).
+    """Kendall's tau between the scores and the effect on p(target) of leaving out each token alone.
 
     Undefined (nan) for a text whose scores are all the same.
     """
@@ -189,7 +191,7 @@ def leave_one_out(views: Views) -> np.ndarray:
 
 
 def _mean(values: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """Mean over the last axis of the values that count; nan where none does."""
+    """The mean over the last axis of the values where `where` is true; nan if it is never true."""
     total = np.where(where, values, 0.0).sum(-1)
     count = where.sum(-1)
     return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)

@@ -1,4 +1,4 @@
-"""`verify_generation`: keep what a step of an answer is said to need, and run the model again."""
+"""`verify_generation`: keep the units that an explanation says a step needs, and run the model again."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ def verify_generation(
     margin: float = MARGIN,
     control: bool = True,
 ) -> list[Verification]:
-    """For each step of an answer, how few of the units before it suffice, and whether random ones do as well.
+    """For each step of an answer: how few of the units before it suffice, and is this better than random?
 
         for step, proof in zip(made.steps, verify_generation(subject, made)):
             proof.verdict, proof.needed, proof.random_needed, proof.probability_after
 
-    As `verify`, but whole units are removed: tokens, words, sentences, ... as the record has them. `needed`,
-    `tokens` and `removed` count these. Units suffice if the model's next token is the same with them alone,
-    and its distribution moves by at most the margin. What a chat template adds stays.
+    This is `verify` for answers, except that whole units are removed: tokens, words, sentences, ... as in the
+    record. `needed`, `tokens` and `removed` count units. Units suffice if with them alone the model's next
+    token is the same, and its distribution moves by at most the margin. What a chat template adds is never
+    removed.
 
     Args:
         keep, replace, margin, control: as in `verify`; `keep` is a share of the units.
-        site: the site whose scores are used, by default the first: the words.
+        site: the site whose scores are used, by default the first site of the record.
     """
     subject, question = as_subject(subject), Question(keep, margin, control=control)
     if not isinstance(subject.task, CausalLM):
@@ -58,7 +59,7 @@ def verify_generation(
 
 
 class UnitViews(Views):
-    """Views of which whole units are visible or not: what `Views` has for tokens this has for units."""
+    """Views in which whole units are visible or hidden: the counterpart of `Views` for units."""
 
     def __init__(self, units: Sequence[int], *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -67,7 +68,7 @@ class UnitViews(Views):
         self.removable, self.valid = self._by_unit(self.removable), self._by_unit(self.valid)
 
     def _by_unit(self, tokens: np.ndarray) -> np.ndarray:
-        """(steps, units): whether there is such a token in a unit."""
+        """(steps, units): whether a unit contains one of the given tokens (steps, tokens)."""
         found = np.zeros((len(tokens), self._count), dtype=bool)
         rows, places = np.nonzero(tokens)
         found[rows, self._unit_of[places]] = True
@@ -79,7 +80,7 @@ class UnitViews(Views):
 
 
 def _views(subject: Subject, generation: Generation, how: Any) -> UnitViews:
-    """What each step has read, ready to be hidden in part."""
+    """The text before each step, ready to be run with some units hidden."""
     g = generation
     whole = Prompt(
         g.text, g.ids, tuple(g.offsets[u] for u in g.units), tuple(g.special[u] for u in g.units), g.turns

@@ -1,4 +1,4 @@
-"""Attributions that another tool made: tokens and scores from a file."""
+"""Read attributions from a file: those of another tool, or those that `masklens.save` wrote."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ Score = Annotated[float, Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE)]
 
 
 class Imported(FileModel):
-    """An attribution of another tool."""
+    """An attribution made by another tool."""
 
     model_config = ConfigDict(extra="ignore")
     text: Annotated[PlainText, Field(max_length=10**8)]
     tokens: Annotated[list[Word], Field(min_length=1, max_length=MOST_TOKENS)]
     scores: Annotated[list[list[Score]], Field(min_length=1)]
-    """one per token, for each site; a single list is that of a single site"""
+    """one score per token, for each site; a single list stands for a single site"""
     sites: list[Site] | None = None
     prediction: Word | int | None = None
     target: Word | int | None = None
@@ -77,7 +77,7 @@ class Imported(FileModel):
         )
 
     def _spans(self, where: str) -> list[tuple[int, int]]:
-        """Where the tokens are in the text; one that is not there, in their order, is an error."""
+        """The characters of each token. Tokens that are not in the text in this order are an error."""
         spans = find_pieces(self.text, self.tokens)
         for i, (token, span) in enumerate(zip(self.tokens, spans, strict=True), start=1):
             if span is None and not MARK.fullmatch(token):
@@ -88,7 +88,7 @@ class Imported(FileModel):
         return [span or self._gap(spans, i) for i, span in enumerate(spans)]
 
     def _gap(self, spans: list[tuple[int, int] | None], i: int) -> tuple[int, int]:
-        """What a token that is not in the text stands for: [UNK] for what is between its neighbours."""
+        """The characters of a token that is not in the text. [UNK] stands for what its neighbours enclose."""
         start = next((span[1] for span in reversed(spans[:i]) if span), 0)
         end = next((span[0] for span in spans[i + 1 :] if span), len(self.text))
         between = self.text[start:end]
@@ -102,11 +102,11 @@ def _name(label: str | int | None) -> str:
 
 
 def read_attributions(path: str | os.PathLike[str]) -> list[Attribution]:
-    """What `masklens.save` wrote, or files of {"text": ..., "tokens": [], "scores": []} in the same formats.
+    """Read a file that `masklens.save` wrote, or rows of {"text": ..., "tokens": [], "scores": []}.
 
-    Scores are one per token, or a list of such lists, one per site. Tokens may be any pieces of the text in
-    order, such as words or another tokenizer's; they are found in the text by their characters. "prediction"
-    and "target" may be given. Every score must be a finite number.
+    "scores" has one score per token, or one such list per site. Tokens may be any pieces of the text in
+    order, such as words or the tokens of another tokenizer; they are found in the text by their characters.
+    "prediction" and "target" are optional. Every score must be a finite number.
     """
     path = Path(path)
     if path.suffix not in ENDINGS:
@@ -122,12 +122,12 @@ def _attribution(row: Any, where: str) -> Attribution:
         return validate(Imported, row, where).attribution(where)
     found = from_row(row, where)
     if not np.isfinite(found.scores).all():
-        raise FileError(f"{where} has scores that are no finite numbers; such a text cannot be ranked")
+        raise FileError(f"{where} has scores that are not finite; its tokens cannot be ranked")
     return found
 
 
 def holds_attributions(path: str) -> bool:
-    """Whether a file has attributions in it, not texts: its first row has tokens or scores."""
+    """Whether a file holds attributions and not plain texts: its first row has tokens or scores."""
     file = Path(path)
     if file.suffix not in ENDINGS or not file.is_file():
         return False

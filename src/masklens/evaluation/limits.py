@@ -1,7 +1,7 @@
-"""Between which values the area scores of a text can lie: its best and its worst order, by search.
+"""The limits of a text's area scores: the values of its best and its worst order, found by search.
 
-The area under a curve of removals depends on the model and the text as much as on the explanation. Between
-the values of the best and the worst order it compares across models (NAOPC, Edin et al. 2024, 2408.08137).
+The area under a curve of removals depends on the model and the text as much as on the explanation. Scaled
+between its limits it can be compared across models (NAOPC, Edin et al. 2024, arXiv:2408.08137).
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from .masking import Views
 from .ranking import Ranking
 
 Removed = Literal["top", "rest"]
-"""what a score removes: the most important tokens, or all the others"""
+"""which tokens a measure removes: the most important ones, or all others"""
 
 WIDTH = 3
-"""sets of removed tokens that the search follows at a time"""
+"""the width of the beam: how many sets of removed tokens are kept for the next step"""
 EXACT = 5
-"""a text of at most so many tokens is searched through: every set is followed"""
+"""for texts of at most so many tokens, all sets are tried"""
 
 
 class Path(NamedTuple):
-    """Tokens in the order of their removal, and the sum of the falls of p(target) on the way."""
+    """Tokens in the order of their removal, and the sum of the falls of p(target) after each removal."""
 
     total: float
     order: tuple[int, ...]
 
 
 def find_limits(views: Views) -> dict[Removed, tuple[Ranking, Ranking]]:
-    """The best and the worst order that a search finds for each text, by what a score removes.
+    """The best and the worst order that a search finds for each text, by which tokens a measure removes.
 
-    Where the top tokens go, p(target) falls most in the best order (`aopc_by_token` is largest), and least in
-    the worst. Where the rest goes, the least important tokens go first, so that it is the other way round:
-    the best order ends with those whose removal matters least (`aopc_sufficiency_by_token` is smallest).
+    If the top tokens are removed, the best order makes p(target) fall most (`aopc_by_token` is largest), and
+    the worst order least. If the rest is removed, the least important tokens are removed first. Then the
+    best order makes p(target) fall least (`aopc_sufficiency_by_token` is smallest).
     """
     most, least = _searched(views, 1.0), _searched(views, -1.0)
     reverse = [Ranking.of(-order.scores, views.removable) for order in (least, most)]
@@ -43,13 +43,13 @@ def find_limits(views: Views) -> dict[Removed, tuple[Ranking, Ranking]]:
 
 
 def scaled(values: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Values with the smaller of two limits as 0 and the larger as 1; nan where the limits are the same."""
+    """Values on a scale where the smaller limit is 0 and the larger is 1; nan if the limits are the same."""
     low, span = np.minimum(one, other), np.abs(one - other)
     return np.divide(values - low, span, out=np.full(len(values), np.nan), where=span > 1e-9)
 
 
 def _searched(views: Views, sign: float) -> Ranking:
-    """Beam search over what is removed, one token more at a time, all texts at once."""
+    """Beam search over sets of removed tokens, one more token at each step, for all texts together."""
     tokens = [np.nonzero(row)[0].tolist() for row in views.removable]
     beams = [[Path(0.0, ())] for _ in tokens]
     for count in range(1, max(map(len, tokens), default=0) + 1):
@@ -65,7 +65,7 @@ def _searched(views: Views, sign: float) -> Ranking:
 
 
 def _grown(beam: Sequence[Path], tokens: Sequence[int]) -> Iterator[Path]:
-    """Every path with one token more; of those that removed the same tokens only the one with most so far."""
+    """Every path with one more token. Of paths that removed the same tokens, the one with the largest sum."""
     best: dict[frozenset[int], Path] = {}
     for path in beam:
         for token in tokens:
@@ -78,7 +78,7 @@ def _grown(beam: Sequence[Path], tokens: Sequence[int]) -> Iterator[Path]:
 def _measured(
     views: Views, rows: Sequence[int], grown: Sequence[Sequence[Path]], sign: float
 ) -> Iterator[list[Path]]:
-    """The paths of each text with the fall after their last token added, all of them read at once."""
+    """The paths of each text, with the fall after the last removal added. All paths are run together."""
     every = np.repeat(rows, [len(paths) for paths in grown])
     keep = views.removable[every].copy()
     for view, path in zip(keep, (path for paths in grown for path in paths), strict=True):

@@ -1,4 +1,4 @@
-"""What a model makes of texts of which only some tokens are visible, for all measures of faithfulness."""
+"""Run a model on texts with only some tokens visible. All measures of faithfulness use this module."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from ..model.masking import How, Masked
 from ..model.subject import Subject
 
 PHRASE = "this was written on a tuesday ."
-"""says nothing that could matter to a decision"""
+"""a phrase that is irrelevant to any decision"""
 REMEMBERED = 1_000_000
-"""views whose readings are kept, so that methods share what they have in common"""
+"""how many views are cached at most; methods that keep the same tokens of a text share a view"""
 
 
 @dataclass(frozen=True, eq=False)
 class Readings:
-    """What the model made of each view; each array is (views,)."""
+    """What is read from the model's output for each view; each array is (views,)."""
 
     log_probability: np.ndarray
-    """of the target"""
+    """the log-probability of the target"""
     agrees: np.ndarray
     """1 where the decision is the same as for the whole text"""
     correct: np.ndarray
-    """1 where the decision is the gold label; as `agrees` where no labels were given"""
+    """1 where the decision is the gold label; the same as `agrees` if no labels were given"""
     divergence: np.ndarray
-    """from the output for the whole text, in nats"""
+    """the divergence from the output for the whole text, in nats"""
     confidence: np.ndarray
-    """the probability of the target, as people are shown it; for a number its value"""
+    """the value that reports show: the probability of the target, or for regression the predicted number"""
 
     @property
     def probability(self) -> np.ndarray:
@@ -46,7 +46,7 @@ class Readings:
 
 
 class Views:
-    """Texts ready to be looked at in part.
+    """Texts, ready to be run with some of their tokens hidden. A *view* is a text with a set of kept tokens.
 
         views = Views(subject, texts, labels=labels)
         readings = views.read(rows, keep)            # rows (views,), keep (views, tokens) bool
@@ -56,9 +56,9 @@ class Views:
 
     Args:
         how, pack, tokens_at_once: see `model.masking.Masked`.
-        known: the texts as they were encoded before, and the model's output for them; by default what the
-            subject remembers of them.
-        like: views of other texts of the same subject, whose checks of what the model allows hold here too.
+        known: the encoded texts and the model's output for them, if they were run before; by default what
+            the subject remembers.
+        like: views of other texts of the same subject; the checks made for them are not repeated.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Views:
 
     @property
     def known(self) -> Known:
-        """What views of the same texts need not encode and run again."""
+        """The encoded texts and the model's output for them, for other views of the same texts."""
         return Known(self.batch, self.reference)
 
     @property
@@ -101,7 +101,7 @@ class Views:
         return self.removable.sum(1)
 
     def read(self, rows: np.ndarray, keep: np.ndarray) -> Readings:
-        """The model's answers to the views; equal views are run once."""
+        """The readings of the views. Equal views are run once."""
         rows = np.asarray(rows)
         keep = self._tokens(rows, np.asarray(keep, dtype=bool))
         keys = self._keys(rows, keep)
@@ -157,11 +157,11 @@ class Views:
 def irrelevant_removal(
     subject: Subject, texts: Sequence[str], how: How = "mask", phrase: str = PHRASE
 ) -> np.ndarray:
-    """How far removal itself moves the output when nothing is lost: (texts,), in nats.
+    """How far the removal of irrelevant tokens moves the output: (texts,), in nats.
 
-    A phrase that says nothing is put before each text and removed again. The output should then be that of
-    the text itself, whatever the phrase does. 0 is best; more comes from the way of removing tokens. To drop
-    the phrase gives back the text, so "drop" is at 0 by its nature, which says nothing about it.
+    An irrelevant phrase is put before each text and removed again. The output should then be that of the text
+    alone. 0 is best; a larger value is caused by the way in which tokens are removed. With "drop" the value
+    is always 0, because dropping the phrase gives back the text.
     """
     reference = Views(subject, texts).reference
     longer = Masked(subject, subject.encode([f"{phrase} {text}" for text in texts]), how)
@@ -179,7 +179,7 @@ def irrelevant_removal(
 
 
 def _before(batch: Batch, end: int) -> Tensor:
-    """(texts, tokens) bool: the tokens of the first so many characters, without special ones."""
+    """(texts, tokens) bool: the tokens within the first `end` characters, without special tokens."""
     early = torch.zeros_like(batch.valid)
     for i, offsets in enumerate(batch.offsets):
         early[i, batch.valid[i]] = early.new_tensor([0 < stop <= end for _, stop in offsets])

@@ -1,4 +1,4 @@
-"""Attributions as an order over the tokens that can be hidden."""
+"""Turn attributions into an order of the tokens that can be hidden."""
 
 from __future__ import annotations
 
@@ -45,10 +45,9 @@ class Ranking:
         return self.removable & (self.place >= (self.counts - np.rint(share * self.counts))[:, None])
 
     def first(self, count: int | np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """(texts, tokens) bool: the `count` most important tokens, or all where there are fewer; of some
-        `rows` if these are given.
+        """(texts, tokens) bool: the `count` most important tokens of each text, or all if it has fewer.
 
-        The count may be one per text.
+        The count may be a number for each text. `rows` selects some of the texts.
         """
         return self.removable[rows] & (self.place[rows] < np.reshape(count, (-1, 1)))
 
@@ -58,26 +57,26 @@ class Ranking:
         return Ranking(-self.scores, self.removable, place)
 
     def untied(self, count: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """(texts,): so many tokens, and those with the score of the last of them: of equal scores none is the
-        more important one."""
+        """(texts,): `count`, enlarged so that the tokens with the same score as the last one are counted too:
+        among equal scores no token is more important."""
         count, scores = np.asarray(count), np.where(self.removable, self.scores, -np.inf)[rows]
         last = np.take_along_axis(-np.sort(-scores, axis=1), np.maximum(0, count - 1)[:, None], axis=1)
         return np.where(count > 0, (scores >= last).sum(1), 0)
 
 
 def without_order_in_ties(ranking: Ranking, chance: Ranking) -> Ranking:
-    """The same ranking; equal scores are in the order of another, not in that of the text."""
+    """The same ranking, but tokens with equal scores are in the order of `chance`, not of the text."""
     order = np.lexsort((chance.place, np.where(ranking.removable, -ranking.scores, np.inf)), axis=1)
     return Ranking(ranking.scores, ranking.removable, order.argsort(1))
 
 
 def rank(views: Views, attributions: Sequence[Attribution], site: int | None = None) -> Ranking:
-    """The ranking that attributions give at a site, by default the deepest."""
+    """The ranking of tokens by the scores at a site, by default the deepest."""
     return Ranking.of(score_matrix(views.batch, attributions, site), views.removable)
 
 
 def random_rankings(views: Views, draws: int, seed: int = 0) -> list[Ranking]:
-    """Random orders; a text gets the same ones whatever texts come with it."""
+    """Random orders. The orders of a text do not depend on the other texts."""
     scores = np.zeros((draws, *views.removable.shape))
     for i, tokens in enumerate(views.batch.tokens):
         generator = np.random.default_rng([seed, zlib.crc32(repr(tokens).encode())])
@@ -101,7 +100,8 @@ def score_matrix(batch: Batch, attributions: Sequence[Attribution], site: int | 
 
 
 def _on_tokens(scores: np.ndarray, attribution: Attribution, batch: Batch, i: int) -> np.ndarray:
-    """Scores of one text, carried over by characters where they are over other tokens, such as words."""
+    """The scores of one text for the model's own tokens. If the attribution has other tokens, such as words,
+    a token gets the score of the one that it shares most characters with."""
     if attribution.text != batch.texts[i]:
         raise MethodError(
             f"attribution {i} is for {attribution.text!r:.60}, the text is {batch.texts[i]!r:.60}; give the "

@@ -1,4 +1,4 @@
-"""Can a method be trusted at all? Checks that an explanation must pass before its scores mean anything.
+"""Sanity checks of methods: does an explanation depend on the weights, and not on seed, padding or spaces?
 
 A check takes `explain`, a function from a subject and texts to attributions:
 
@@ -34,9 +34,9 @@ class Stage:
     """One step of the randomisation check."""
 
     name: str
-    """the part of the model that was randomised (in a cascade: the last one)"""
+    """the part of the model that was randomised (in a cascade: the last of the parts)"""
     agreement: float
-    """mean rank correlation with the explanation of the model as it is; near 0 is right"""
+    """mean rank correlation with the explanation of the original model; it should be near 0"""
 
 
 def randomisation(
@@ -85,7 +85,7 @@ def parts(subject: Subject) -> Iterator[tuple[str, list[nn.Parameter]]]:
 
 @torch.no_grad()
 def shuffle(parameters: Sequence[nn.Parameter], seed: int) -> None:
-    """Put the entries of each parameter in random order: their distribution stays, what was learned goes."""
+    """Shuffle the entries of each parameter: their distribution stays, and what was learned is lost."""
     generator = torch.Generator().manual_seed(seed)
     for p in parameters:
         order = torch.randperm(p.numel(), generator=generator).to(p.device)
@@ -118,7 +118,8 @@ def seed_stability(
 def padding_sensitivity(subject: Subject, texts: Sequence[Text], explain: Explainer) -> float:
     """The largest change of a score when texts are explained together instead of one by one.
 
-    Relative to the largest score of the text; above about 1e-3 padding leaks into the explanation.
+    The change is relative to the largest score of the text. A change above about 1e-3 means that padding
+    affects the explanation.
     """
     together = explain(subject, texts)
     alone = [explain(subject, [text])[0] for text in texts]
@@ -146,7 +147,7 @@ def _change(a: Attribution, b: Attribution) -> float:
 
 
 def problems(attributions: Sequence[Attribution]) -> list[str]:
-    """What is wrong with attributions before any measurement: constant, or the same for every text."""
+    """What is obviously wrong with attributions: scores that are constant, or the same for every text."""
     rows = [a.scores[-1][~np.array(a.special)] for a in attributions]
     rows = [row for row in rows if len(row) > 1]
     found = []
@@ -159,7 +160,7 @@ def problems(attributions: Sequence[Attribution]) -> list[str]:
 
 
 def warn_of_problems(name: str, attributions: Sequence[Attribution]) -> list[str]:
-    """Warn about a set of attributions that cannot be an explanation; returns what was said."""
+    """Warn about a set of attributions that cannot be an explanation. Returns the messages."""
     found = [f"{name}: {problem}" for problem in problems(attributions)]
     for message in found:
         warnings.warn(message, ExplanationWarning, stacklevel=3)
@@ -172,6 +173,6 @@ def _same_by_position(rows: Sequence[np.ndarray]) -> bool:
 
 
 def _mean(values: np.ndarray) -> float:
-    """The mean of what is defined; nan if nothing is."""
+    """The mean of the values that are not nan; nan if there are none."""
     defined = values[np.isfinite(values)]
     return float(defined.mean()) if len(defined) else float("nan")

@@ -1,7 +1,7 @@
 """Do an explanation's words tell the classes apart? Token overlap (Hou & Castanon 2023, section 3.2).
 
 The scores of a word are summed over all texts of a predicted class and weighted by how rare the word is
-in everyday language. Words at the top of several classes are not indicative of any.
+in everyday language. A word that is at the top of several classes is specific to none of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Rarity = Callable[[str], float]
 def document_rarity(path: str | os.PathLike[str]) -> Rarity:
     """Inverse document frequency from a table of words and counts, log((1 + N) / (1 + n)).
 
-    The file (.tsv, may be .xz) starts with a line `#N_documents N`; then one `word count` a line.
+    The file (.tsv, may be .xz) starts with a line `#N_documents N`. Each further line is `word count`.
     """
     path = Path(path)
     if not path.exists():
@@ -101,7 +101,7 @@ class ClassWords:
         }
 
     def overlap(self, count: int) -> float:
-        """Words in the top `count` of both classes, summed over pairs, over pairs x count."""
+        """The share of words in the top `count` of both classes of a pair, averaged over the pairs."""
         return float(_overlap(self.scores, count))
 
     def overlap_interval(self, count: int, seed: int = 0) -> tuple[float, float]:

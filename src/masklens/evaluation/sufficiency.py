@@ -2,10 +2,9 @@
 
 Two questions are asked of an order of a text's tokens:
 
-- *How few suffice?* The search of `fewest`, for the explanation and for random orders alike.
-- *Is it better than random?* The contrast of `contrasts`: how much more of the prediction is left if the text
-  is read from its most important tokens on than from its least important ones. A random order has a contrast
-  around 0, and its reversal the opposite one.
+- *How few suffice?* `fewest` searches the smallest number of tokens from the top of the order.
+- *Is it better than random?* `contrasts` compares the prediction for the tokens at the top of the order with
+  that for the tokens at its bottom. A random order has a contrast around 0; its reversal has the opposite.
 
 The same random orders serve all methods: `RANDOM_ORDERS` of each text, and their reversals.
 """
@@ -20,28 +19,28 @@ from .masking import Readings, Views
 from .ranking import Ranking, random_rankings
 
 MARGIN = 0.1
-"""nats that the output may move by where tokens suffice"""
+"""tokens suffice if the output moves by at most so many nats"""
 RANDOM_ORDERS = 5
-"""for each text; with their reversals ten"""
+"""random orders of each text; with their reversals ten"""
 READ = (1 / 4, 1 / 16)
-"""orders are compared by these parts of the tokens, from either end"""
+"""the shares of tokens, from the top and from the bottom of an order, that its contrast is computed from"""
 PARTS = (0, 1 / 16, 1 / 4, 1)
-"""of the tokens, that random orders are tried with to find how many they need"""
+"""the shares of tokens with which random orders are tried, to find how many tokens they need"""
 LARGEST_ODDS = 10.0
-"""log-odds are cut off here: beyond it they are rounding errors"""
+"""log-odds are clamped to this: larger ones are rounding errors"""
 
 
 def suffices(found: Readings, margin: float) -> np.ndarray:
-    """Whether the prediction is kept, and the output within the margin."""
+    """Whether the prediction stays and the divergence of the output is within the margin."""
     return (found.agrees == 1) & (found.divergence <= margin)
 
 
 def fewest(views: Views, ranking: Ranking, margin: float = MARGIN) -> np.ndarray:
-    """How many tokens of each text suffice, most important first, (texts,).
+    """(texts,): how few tokens of each text suffice, taken from the most important one on.
 
-    The text is halved as long as the rest suffices; then the number is found by bisection. So every larger
-    number that was tried suffices too: the smallest that does would often be luck. Tokens with equal scores
-    come together or not at all.
+    The number of kept tokens is halved as long as they suffice; then bisection finds the number. So every
+    larger number that was tried suffices too. (The smallest number that suffices would often be luck.)
+    Tokens with equal scores are kept or removed together.
     """
     low, high = np.full(len(views), -1), ranking.counts.copy()
 
@@ -60,15 +59,16 @@ def fewest(views: Views, ranking: Ranking, margin: float = MARGIN) -> np.ndarray
 
 
 def random_orders(views: Views, seed: int = 0) -> list[Ranking]:
-    """The random orders of each text; it has the same ones whatever is compared with them."""
+    """The random orders of each text. They are the same for all methods that are compared with them."""
     return random_rankings(views, RANDOM_ORDERS, seed)
 
 
 def median_need(views: Views, orders: Sequence[Ranking], margin: float = MARGIN) -> np.ndarray:
-    """How many tokens random orders and their reversals need, the median, (texts,).
+    """(texts,): the median number of tokens that random orders and their reversals need.
 
-    An order holds at one of the `PARTS` of a text if that part and all larger ones suffice, as in `fewest`.
-    The median is where half of the orders hold. Between two parts their share is taken to grow evenly.
+    An order holds at one of the `PARTS` if that share of its tokens and all larger ones suffice, as in
+    `fewest`. The median is the number with which half of the orders hold, by linear interpolation between
+    the parts.
     """
     counts = np.stack([(views.counts * part).astype(int) for part in PARTS])  # (parts, texts)
     holding = np.stack(
@@ -80,7 +80,7 @@ def median_need(views: Views, orders: Sequence[Ranking], margin: float = MARGIN)
 
 
 def _holding(views: Views, orders: Sequence[Ranking], counts: np.ndarray, margin: float) -> np.ndarray:
-    """(orders, texts) bool: whether so many tokens suffice, for the orders and their reversals."""
+    """(orders, texts) bool: whether `counts` tokens suffice, for the orders and their reversals."""
     both = np.stack([one.first(counts) for order in orders for one in (order, order.reversed())], axis=1)
     return suffices(views.read_steps(both), margin).T
 
@@ -94,8 +94,8 @@ def _crossing(shares: np.ndarray, counts: np.ndarray) -> float:
 
 
 def contrasts(views: Views, orders: Sequence[Ranking]) -> np.ndarray:
-    """(orders, texts): the log-odds of the prediction with the first tokens alone, less those with the last
-    alone, summed over the parts in `READ`."""
+    """(orders, texts): the log-odds of the prediction for the top tokens alone, minus the log-odds for the
+    bottom tokens alone, summed over the shares in `READ`."""
     keep = np.stack([part for order in orders for part in _ends(order)], axis=1)  # (texts, views, tokens)
     odds = log_odds(views.read_steps(keep).log_probability)
     first, last = odds.reshape(len(views), len(orders), len(READ), 2).transpose(3, 1, 0, 2)
@@ -114,14 +114,15 @@ def log_odds(log_probability: np.ndarray) -> np.ndarray:
 
 
 def p_values(own: np.ndarray, random: np.ndarray) -> np.ndarray:
-    """The place of contrasts (texts,) among those of random orders (orders, texts), itself and all reversals.
+    """P-values from ranks: the rank of the contrast (texts,) among itself, those of random orders (orders,
+    texts) and those of all reversals.
 
-    If the explanation is a random order too, all of these are equally likely to be the largest.
+    If the explanation is a random order too, each of these is equally likely to be the largest.
     """
     alike = np.concatenate([own[None], random])
     return (np.concatenate([alike, -alike]) >= own).mean(0)
 
 
 def random_sets(orders: Sequence[Ranking], counts: np.ndarray) -> np.ndarray:
-    """(texts, choices, tokens) bool: random choices of so many tokens of each text."""
+    """(texts, choices, tokens) bool: random choices of `counts` tokens of each text."""
     return np.stack([order.first(counts) for one in orders for order in (one, one.reversed())], axis=1)

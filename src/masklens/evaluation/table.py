@@ -1,4 +1,4 @@
-"""The one table that an evaluation ends in: methods down, metrics across, every number with its interval."""
+"""The table that an evaluation returns: a row per method, a column per metric, means with intervals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Cell:
     value: float
     low: float | None = None
     high: float | None = None
-    """95% bootstrap interval over texts"""
+    """`low` to `high` is the 95% bootstrap interval over texts"""
     spread: float | None = None
     """standard deviation over random draws"""
 
@@ -46,7 +46,7 @@ def cell(values: np.ndarray, seed: int = 0) -> Cell:
 
 
 def cell_of_draws(values: np.ndarray, seed: int = 0) -> Cell:
-    """The same for several random draws, (draws, texts), with the spread of the draws' means."""
+    """Mean and interval for several random draws, (draws, texts), with the spread of the draws' means."""
     known = np.ma.masked_invalid(values)
     means = known.mean(axis=1).compressed()
     one = cell(known.mean(axis=0).filled(np.nan), seed)
@@ -64,11 +64,12 @@ class Table:
     better: Mapping[str, str] = field(default_factory=dict)
     """for each metric, "higher" or "lower" """
     seconds: Mapping[str, float | None] = field(default_factory=dict)
-    """what each method took for all texts, where it is known"""
+    """the seconds that each method took for all texts, if known"""
     curves: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     """for each row and game, the accuracy at 0, 10, ..., 100%"""
     hits: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
-    """for each row and game, (texts, 11): how often the model was right about each text, the curves' parts"""
+    """for each row and game, (texts, 11): how often the model was right about each text. Their mean over
+    texts is the curve"""
     notes: Sequence[str] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -120,7 +121,7 @@ class Table:
         return frame.assign(seconds=[self.seconds.get(row) for row in frame.index])
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        """As wide as the terminal: columns that do not fit go into further tables below."""
+        """Fit the terminal: columns that do not fit go into further tables below."""
         from rich.text import Text
 
         columns = list(self._columns())
@@ -131,7 +132,7 @@ class Table:
             yield self._part(columns[:fit])
             yield ""
             columns = columns[fit:]
-        yield from map(Text, self.notes)  # a note may quote what a user gave
+        yield from map(Text, self.notes)  # as plain text: a note may quote user input
 
     def _columns(self) -> Iterator[tuple[str, list[str]]]:
         """The heading and the cells of each metric, and of the seconds where they are known."""
@@ -172,7 +173,7 @@ class Table:
 
 
 def _plain(values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Numbers that JSON knows: those that are not finite become null."""
+    """The values for JSON: numbers that are not finite become null."""
     return {
         name: value if value is not None and math.isfinite(value) else None for name, value in values.items()
     }

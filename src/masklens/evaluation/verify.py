@@ -28,12 +28,12 @@ from .sufficiency import (
 )
 
 THRESHOLD = 0.5
-"""a lens keeps the tokens whose keep probability is above it"""
+"""a lens keeps the tokens whose keep probability is above this"""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of explanations; see `verify`."""
+    """The arguments of a verification; see `verify`."""
 
     keep: float | None = None
     margin: float = MARGIN
@@ -66,24 +66,26 @@ def verify(
             proof.verdict, proof.needed, proof.random_needed, proof.probability_after
 
     Tokens suffice if, with them alone, the prediction is the same and the output moves by at most the margin.
-    For a lens (its scores are keep probabilities) its own mask is tried: the kept tokens have to suffice, and
-    without them less of the prediction has to be left than without as many random tokens. For every other
-    method the fewest tokens that suffice are searched in the explanation's order, and the explanation is
-    compared with ten random orders (see `evaluation.sufficiency`).
+
+    - A lens (its scores are keep probabilities) has its own mask. The kept tokens have to suffice. Removing
+      them has to lower the prediction more than removing as many random tokens.
+    - For every other method, the fewest tokens that suffice are searched in the order of the scores, and the
+      order is compared with ten random orders (see `evaluation.sufficiency`).
 
     Args:
-        keep: a fixed choice instead: for a lens the probability above which tokens are kept, for every other
-            method the share of top-ranked tokens. Random choices of as many tokens stand beside it.
+        keep: a fixed choice instead of a search: for a lens the probability above which tokens are kept, for
+            every other method the share of top-ranked tokens. It is compared with random choices of as many
+            tokens.
         replace: "mask" (removed tokens become the mask token and leave attention), "drop" (they are taken
             out of the text), a vector that takes the place of their word embeddings, a Baseline, or a lens,
-            which has learned its own.
+            whose learned baseline is used.
         site: the site whose scores are used, by default the deepest.
-        margin: in nats.
-        guard: a margin in nats that every text has to keep by itself. Where the prediction changes or the
-            output moves by more, further tokens are kept, most important first, until neither is so.
-        same_prediction: whether the guard holds the prediction too; else only the divergence, which is the
-            constraint of DiffMask's Eq. 2 for every text, and `prediction_kept` tells what comes of it.
-        control: whether random explanations are tried too; without them there is no verdict.
+        margin: how far the output may move, in nats.
+        guard: a margin in nats for every single text. If the prediction of a text changes or its output moves
+            by more, further tokens are kept, the most important first, until the text is within the guard.
+        same_prediction: whether the guard also keeps the prediction. If not, it bounds the divergence alone,
+            which is the constraint of DiffMask's Eq. 2 for every text.
+        control: whether random explanations are tried too. Without them there is no verdict.
     """
     if not attributions:
         return []
@@ -94,7 +96,7 @@ def verify(
 
 
 class Verifier:
-    """Texts ready to verify explanations of: they are encoded and run once, and so are the random orders."""
+    """Verifies explanations of the same texts. The texts and the random orders are run only once."""
 
     def __init__(self, subject: Any, texts: Sequence[Any]) -> None:
         self.subject, self.texts = as_subject(subject), list(texts)
@@ -107,7 +109,7 @@ class Verifier:
         replace: Any = "mask",
         question: Question = Question(),  # noqa: B008 (frozen)
     ) -> list[list[Verification]]:
-        """For each site one verification a text."""
+        """For each site, one verification per text."""
         kinds = {is_keep_probability(a) for a in attributions}
         if len(kinds) > 1:
             raise MethodError("verify the masks of a lens and the scores of other methods in two calls")
@@ -119,13 +121,13 @@ class Verifier:
         return found
 
     def random(self, question: Question = Question()) -> list[Verification]:  # noqa: B008 (frozen)
-        """The negative control: verifications of an order of each text that is random itself."""
+        """The negative control: the verification of a random order of each text."""
         views = self.views("mask")
         ranking = random_rankings(views, RANDOM_ORDERS + 1)[-1]
         return verifications(views, try_removal(views, ranking, False, question), 0, views.batch.tokens)
 
     def views(self, how: Any) -> Views:
-        """The texts with tokens removed in one manner."""
+        """The views of the texts for one way of removing tokens."""
         for views in self._views:
             if views.how is how or (isinstance(how, str) and views.how == how):
                 return views
@@ -139,7 +141,7 @@ class Verifier:
 
 
 class Tried(NamedTuple):
-    """What came of really removing tokens; each array has a row a text."""
+    """The results of removing tokens; each array has one row per text."""
 
     kept: np.ndarray
     """(texts, tokens) bool"""
@@ -151,7 +153,7 @@ class Tried(NamedTuple):
     enough: np.ndarray
     """whether the kept tokens suffice"""
     tied: np.ndarray
-    """whether the scores do not say which tokens to keep"""
+    """whether equal scores make it impossible to choose the tokens"""
     probability_without: np.ndarray | None = None
     random_without: np.ndarray | None = None
     p_value: np.ndarray | None = None
@@ -201,7 +203,8 @@ def _asked(views: Views, ranking: Ranking, question: Question) -> np.ndarray:
 
 
 def tied(ranking: Ranking, asked: np.ndarray) -> np.ndarray:
-    """(texts,): whether equal scores at the cut take in all that is left, or all scores are equal."""
+    """(texts,): whether all scores are equal, or all tokens below the cut have the same score as the last
+    token above it."""
     everything = (asked < ranking.counts) & (ranking.untied(asked) == ranking.counts)
     return everything | (
         (ranking.untied(np.minimum(1, ranking.counts)) == ranking.counts) & (ranking.counts > 1)
@@ -209,7 +212,7 @@ def tied(ranking: Ranking, asked: np.ndarray) -> np.ndarray:
 
 
 def _beside_orders(views: Views, ranking: Ranking, tried: Tried, margin: float) -> Tried:
-    """How random orders do: by their contrasts, and by how few of their tokens suffice."""
+    """Add the comparison with random orders: p-values from contrasts, and the number that they need."""
     orders = random_orders(views)
     own = contrasts(views, [without_order_in_ties(ranking, orders[0])])[0]
     random = contrasts(views, orders)
@@ -221,7 +224,8 @@ def _beside_orders(views: Views, ranking: Ranking, tried: Tried, margin: float) 
 
 
 def _beside_sets(views: Views, tried: Tried) -> Tried:
-    """How much of the prediction is left without the kept tokens, and without as many random ones."""
+    """Add the comparison with random choices: the prediction without the kept tokens, and without as many
+    random tokens."""
     random = views.read_steps(~random_sets(random_orders(views), tried.kept.sum(1)))  # (texts, choices)
     own = views.read_steps(~tried.kept[:, None])
     as_low = (random.log_probability <= own.log_probability).sum(1)
@@ -279,7 +283,7 @@ def _verdict(tried: Tried, i: int, count: int) -> Any:
 def guarded_tokens(
     views: Views, ranking: Ranking, kept: np.ndarray, margin: float, same_prediction: bool = True
 ) -> np.ndarray:
-    """(texts, tokens) bool: tokens kept, and more of them where these do not hold by themselves."""
+    """(texts, tokens) bool: the kept tokens, and further tokens for texts that are not within the guard."""
 
     def holds(rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
         found = views.read(rows, ranking.first(counts, rows))
@@ -296,12 +300,14 @@ def enough_to_hold(
     already: np.ndarray,
     holds: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """How many tokens of each text to keep so that it holds, (texts,): as many as `said` where these hold
-    already; else 1, 2, 4... more until they do, and then bisection. The whole text always holds.
+    """(texts,): how many tokens of each text to keep so that it holds (is within the guard).
+
+    A text that holds already keeps `said` tokens. Otherwise 1, 2, 4, ... more are tried until it holds, and
+    bisection finds the number. The whole text always holds.
 
     Args:
-        holds: from the numbers of some texts and a count for each to whether it holds, (some,) bool. The
-            last count of a text for which it says so is the one that is found.
+        holds: a function from the numbers of some texts and a count for each to whether they hold, (some,)
+            bool. The last count of a text for which it returns true is the result.
     """
     low, high = said.copy(), np.where(already, said, whole)
 
@@ -319,7 +325,7 @@ def enough_to_hold(
 
 
 def removal(replace: Any, site: int) -> Any:
-    """How tokens are removed; a `baseline` may be a vector, a Baseline, or a function from a site to one."""
+    """The way of removing tokens at a site. A lens has a function from a site to its Baseline there."""
     given = getattr(replace, "baseline", replace)
     return given(site) if callable(given) else given
 

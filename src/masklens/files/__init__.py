@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, and read through models that check every field."""
+"""Files are written completely or not at all, and read through pydantic models that check every field."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def encodable(text: str) -> str:
-    """JSON can hold half a surrogate pair, which no file of text can."""
+    """The text, if it can be written in UTF-8. JSON can hold half of a surrogate pair, which UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"it has a character that is none: {text[error.start]!a}") from error
+        raise ValueError(f"it has an invalid character: {text[error.start]!a}") from error
     return text
 
 
@@ -31,18 +31,18 @@ PlainText = Annotated[str, AfterValidator(encodable)]
 
 
 class FileModel(BaseModel):
-    """What a file must hold: fields of the right types, no others, and finite numbers."""
+    """A model of a file's content: fields of the right types, no other fields, and finite numbers."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def validate(model: type[M], data: Any, where: object, error: type[MasklensError] = FileError) -> M:
-    """Data as a model; what does not fit is an error of the given type that names the place and the field."""
+    """Data as a model. Data that does not fit raises an error of the given type, with place and field."""
     return _fitted(lambda: model.model_validate(data), where, error)
 
 
 def parse(model: type[M], content: bytes, where: object, error: type[MasklensError] = FileError) -> M:
-    """The same for JSON."""
+    """`validate` for the bytes of a JSON document."""
     return _fitted(lambda: model.model_validate_json(content), where, error)
 
 
@@ -54,7 +54,7 @@ def _fitted(make: Callable[[], M], where: object, error: type[MasklensError]) ->
 
 
 def describe(error: Exception) -> str:
-    """The first problem that was found, in one line: the field, what is wrong, and what was there."""
+    """The first problem in one line: the field, what is wrong with it, and its value."""
     if not isinstance(error, ValidationError):
         return " ".join(str(error).split())
     first = error.errors(include_url=False)[0]
@@ -67,7 +67,7 @@ def describe(error: Exception) -> str:
 
 
 def reason(error: OSError) -> str:
-    """What the operating system says, without the path."""
+    """The operating system's message, without the path."""
     return error.strerror or str(error) or type(error).__name__
 
 
@@ -84,7 +84,7 @@ def open_binary(path: str) -> BinaryIO:
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """The storage that a path or URL is on, and its name there."""
+    """The fsspec file system of a path or URL, and its name in that file system."""
     import fsspec
 
     try:
@@ -97,14 +97,14 @@ def file_system(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def whole(path: Path, mark: str = "", sync: bool = False) -> Iterator[Path]:
-    """A path to write to; what is there becomes `path` at the end, or is removed after an exception.
+    """A temporary path to write to. At the end it is renamed to `path`; after an exception it is removed.
 
     Args:
-        mark: a part of the unfinished file's name, where several may write to one path.
-        sync: bring the file to disk before it gets its name, so that it is whole also after a power cut.
+        mark: a part of the temporary name, for several processes that may write to one path.
+        sync: sync the file to disk before it is renamed, so that it is complete even after a power cut.
     """
     _check_plain(path)
-    path = Path(os.path.realpath(path))  # a link stays one: the file it leads to is written
+    path = Path(os.path.realpath(path))  # a link stays a link; its target is written
     part = path.with_name(f".{path.name}.{mark}part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def whole(path: Path, mark: str = "", sync: bool = False) -> Iterator[Path]:
 
 
 def _sync(path: Path) -> None:
-    """Bring a file, or the names in a folder, to disk."""
+    """Sync a file, or the entries of a folder, to disk."""
     if os.name != "posix" and path.is_dir():
         return
     handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
@@ -137,9 +137,9 @@ def cannot_write(path: object, error: OSError) -> FileError:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise a FileError if a file cannot be written at this path; for use before long work.
+    """Raise a FileError if a file cannot be written at this path; to be called before long work.
 
-    A small file is written to the folder, or to the nearest one that is there, and removed again.
+    As a test, a small file is written to the folder (or its nearest existing parent) and removed again.
     """
     path = Path(path)
     _check_plain(path)
@@ -147,18 +147,18 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def _check_plain(path: Path) -> None:
-    """Folders, devices and links that lead nowhere are not written over."""
+    """Refuse to overwrite folders, devices and broken links."""
     if path.is_dir():
         raise FileError(f"cannot write {path}: it is a folder; give the name of a file")
     for one in (path, *path.parents):
         if one.is_symlink() and not one.exists():
             raise FileError(f"cannot write {path}: {one} is a link to {os.readlink(one)}, which is not there")
     if path.exists() and not path.is_file():
-        raise FileError(f"cannot write {path}: it is no plain file; give the name of one")
+        raise FileError(f"cannot write {path}: it is not a regular file; give the name of one")
 
 
 def check_folder_writable(path: str | os.PathLike[str]) -> None:
-    """Raise a FileError if files cannot be written into this folder, which need not be there yet."""
+    """Raise a FileError if files cannot be written into this folder. The folder need not exist yet."""
     _check_folder(Path(path), Path(path))
 
 
@@ -177,9 +177,9 @@ def _check_folder(path: Path, folder: Path) -> None:
 
 @contextmanager
 def held(path: Path, taken: MasklensError) -> Iterator[None]:
-    """Hold a file that stands for a folder; raises `taken` where another process, or thread, holds it.
+    """Lock a file that stands for a folder. Raises `taken` if another process or thread holds the lock.
 
-    It is the operating system's lock: it is gone when the process is, however it ended.
+    This is a lock of the operating system: it ends with the process, even if that is killed.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -206,7 +206,7 @@ def _lock(file: Any) -> None:
 
 
 def read_bytes(path: Path, error: type[MasklensError] = FileError, most: int | None = None) -> bytes:
-    """A file's content, at most so many bytes; what cannot be read is an error that says why."""
+    """A file's content, at most `most` bytes. A file that cannot be read raises an error that says why."""
     try:
         with path.open("rb") as file:
             content = file.read(-1 if most is None else most + 1)

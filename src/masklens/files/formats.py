@@ -1,4 +1,4 @@
-"""One function for each format of file: from a path to the cells of its rows."""
+"""One function for each file format. It takes a path and yields the cells of the rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STANDARD_INPUT = "-"
 LONGEST_CELL = 1 << 27
 """characters of a csv field; Python's own limit is 131,072"""
 SEPARATORS = {".csv": ",;\t|", ".tsv": "\t"}
-"""the first that makes the wanted columns appear in the header is taken, else the most frequent there"""
+"""possible separators: the first with which the header has the wanted columns, else the most frequent one"""
 NOT_UTF8 = "not valid UTF-8 (if the file is in another encoding, convert it: iconv -f LATIN1 -t UTF-8)"
 
 
@@ -40,13 +40,13 @@ class Columns(NamedTuple):
 
 
 Record = Mapping[str, Any]
-"""a row's cells by column; a string that was not UTF-8 holds lone surrogates"""
+"""the cells of a row by column; a string that is not valid UTF-8 holds lone surrogates"""
 Records = Iterator[tuple[int, Record | str]]
-"""rows with their numbers: the cells, or the reason why there are none"""
+"""rows with their numbers: the cells, or the reason why the row cannot be read"""
 
 
 def records(path: str, columns: Columns, limit: int | None = None) -> Records:
-    """The rows of one file, at most `limit`; those that are no records come with the reason."""
+    """The rows of one file, at most `limit`. A row that cannot be read comes with the reason."""
     try:
         yield from islice(reader_of(path)(path, columns), limit)
     except (OSError, EOFError, ValueError) as error:  # pyarrow's errors are ValueErrors
@@ -55,7 +55,7 @@ def records(path: str, columns: Columns, limit: int | None = None) -> Records:
 
 
 def ending_of(path: str) -> str:
-    """Such as .jsonl, also of x.jsonl.gz."""
+    """The ending of a path without .gz: ".jsonl" for x.jsonl and x.jsonl.gz."""
     return PurePosixPath(path[:-3] if _is_packed(path) else path).suffix.lower()
 
 
@@ -68,7 +68,7 @@ OwnName = Annotated[str, Field(pattern=r"^[^/\\\x00]*[^/\\\x00.][^/\\\x00]*$", m
 
 
 class Saved(FileModel):
-    """A part of what a data set on disk says of itself; the other fields are left out."""
+    """The fields that are needed from the description of a data set on disk; other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -78,19 +78,19 @@ class SavedFile(Saved):
 
 
 class SavedDataset(Saved):
-    """`state.json`."""
+    """The content of `state.json`."""
 
     files: list[SavedFile] = Field(alias="_data_files")
 
 
 class SavedSplits(Saved):
-    """`dataset_dict.json`, where there are several splits."""
+    """The content of `dataset_dict.json`, for a data set with several splits."""
 
     splits: list[OwnName]
 
 
 def described(model: Any, path: str) -> Any:
-    """A data set's description of itself; None if there is none."""
+    """The description of a data set, read from the file at `path`; None if there is no such file."""
     try:
         with open_binary(path) as file:
             return parse(model, file.read(), path)
@@ -113,7 +113,7 @@ def reader_of(path: str) -> Callable[[str, Columns], Records]:
 
 @cache
 def standard_input() -> bytes:
-    """Read once, for texts and labels may both be asked for."""
+    """The bytes of standard input, read once and kept, because texts and labels may both need them."""
     return sys.stdin.buffer.read()
 
 
@@ -138,7 +138,7 @@ def is_unicode(value: str) -> bool:
 
 
 def _lines(path: str) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank, with their numbers; what is not UTF-8 becomes lone surrogates."""
+    """The lines that are not blank, with their numbers. Bytes that are not UTF-8 become lone surrogates."""
     with _open(path) as file:
         for number, line in enumerate(file, start=1):
             if number == 1:
@@ -167,7 +167,7 @@ def _jsonl(path: str, columns: Columns) -> Records:
 
 
 def _json(path: str, columns: Columns) -> Records:
-    """A list of objects, or of texts; or one object a line, as data sets are often written to .json."""
+    """Rows from a list of objects or texts, or from one object per line, as .json files often have them."""
     with _open(path) as file:
         content = file.read()
     _check_start(content)
@@ -188,7 +188,7 @@ def _json(path: str, columns: Columns) -> Records:
 
 
 def _begins_with_object(content: bytes) -> bool:
-    """Whether the first line is a whole object of JSON."""
+    """Whether the first line is a complete JSON object."""
     try:
         return isinstance(json.loads(content.lstrip().split(b"\n", 1)[0]), dict)
     except (ValueError, RecursionError):
@@ -196,7 +196,7 @@ def _begins_with_object(content: bytes) -> bool:
 
 
 def _lines_or_csv(path: str, columns: Columns) -> Records:
-    """Standard input, which has no ending: csv where the first line has the columns that are asked for."""
+    """Rows of standard input, which has no file ending: csv if the first line names the wanted columns."""
     with _open(path) as file:
         header = file.readline().decode("utf-8-sig", "surrogateescape")
     known = [one for one in SEPARATORS[".csv"] if one in header]
@@ -205,8 +205,8 @@ def _lines_or_csv(path: str, columns: Columns) -> Records:
 
 
 def _csv(path: str, columns: Columns) -> Records:
-    """The separator is the one that the header has between the columns that are asked for. Tabs come without
-    quotes: a quotation mark there is a character of the text."""
+    """Rows of a csv or tsv file. The separator is found from the header. In tsv files a quotation mark is an
+    ordinary character."""
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_CELL))
     ending = ending_of(path) or ".csv"
     with _open(path) as file:
@@ -246,12 +246,12 @@ def _parquet(path: str, columns: Columns) -> Records:
         check_whole(handle)
         with pq.ParquetFile(handle, page_checksum_verification=True) as file:
             there = [name for name in columns.names if name in file.schema_arrow.names]
-            batches = file.iter_batches(256, columns=there or None)  # all, to say what there is
+            batches = file.iter_batches(256, columns=there or None)  # all if none is there, for the message
             yield from _arrow_records(batches)
 
 
 def _dataset(path: str, columns: Columns) -> Records:
-    """A folder that `datasets.save_to_disk` wrote: Arrow streams named in state.json."""
+    """Rows of a folder that `datasets.save_to_disk` wrote: Arrow streams named in state.json."""
     import pyarrow as pa
 
     def batches() -> Iterator[Any]:
@@ -274,7 +274,7 @@ def _arrow_records(batches: Iterator[Any]) -> Records:
 
 
 def _cells(column: Any) -> list[Any]:
-    """A column's values; strings go through bytes, for Arrow does not check that they are UTF-8."""
+    """A column's values. Strings are decoded from bytes, because Arrow does not check that they are UTF-8."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):

@@ -1,7 +1,7 @@
-"""Parquet files that notice a changed byte: a checksum of the whole file.
+"""Parquet files with a checksum of the whole file, which detects any changed byte.
 
-Parquet's own checksums leave out the footer and the headers of pages, where one bit can hide rows. Ours
-stands in the footer's metadata, and is that of the file with EMPTY in its place.
+Parquet's own checksums leave out the footer and the page headers, where one changed bit can hide rows. Our
+checksum stands in the metadata of the footer. It is computed with EMPTY in its own place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NAME, EMPTY = b"masklens.checksum", b"crc32:00000000"
 PLACE = re.compile(re.escape(NAME) + rb".{1,4}?(crc32:[0-9a-f]{8})", re.DOTALL)
 END = 8
-"""bytes after the footer: its length and a mark"""
+"""how many bytes follow the footer: its length and the magic bytes"""
 CHUNK = 2**20
 
 
@@ -50,7 +50,7 @@ def _written(checksum: int) -> bytes:
 
 
 def _place(file: IO[bytes]) -> tuple[int, int, bytes]:
-    """Where the checksum begins and ends in a file, and what it says; nothing if there is none."""
+    """Where the checksum begins and ends in a file, and its value; an empty value if there is none."""
     size = file.seek(0, io.SEEK_END)
     file.seek(max(0, size - END))
     begin = max(0, size - END - int.from_bytes(file.read(4), "little"))

@@ -1,9 +1,9 @@
-"""Read texts from files: txt (one a line), csv, tsv, json, jsonl, parquet, and data sets on disk.
+"""Read texts from files: txt (one text per line), csv, tsv, json, jsonl, parquet, and data sets on disk.
 
-All but data sets may be compressed (.gz); a path, a URL or a pattern of them names the files, and "-" is
-standard input (jsonl if it begins with an object, csv if its first line names the columns, else txt). Blank
-lines are no rows. A row that holds no text has a reason: a corpus run sets such a row aside, every other
-command stops at the first.
+All but data sets may be compressed (.gz). A path, a URL or a pattern names the files. "-" is standard input:
+jsonl if it begins with an object, csv if its first line names the columns, else txt. Blank lines are skipped.
+A row without a usable text comes with the reason. A corpus run sets such rows aside; every other command
+stops at the first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Row(NamedTuple):
     """A row of a file: a text, or the reason why there is none."""
 
     number: int
-    """in its file, from 1: the line of a jsonl or txt file, the record of the others"""
+    """its number in the file, from 1: the line of a jsonl or txt file, the record of other files"""
     text: Text | None
     label: str | None = None
     reason: str | None = None
@@ -118,13 +118,13 @@ def _matches(pattern: str) -> list[str]:
 
 
 def _expand(path: str) -> list[str]:
-    """A data set on disk with several splits gives one entry a split."""
+    """The path itself, or for a data set on disk with several splits one path per split."""
     listed = None if ending_of(path) in READERS else described(SavedSplits, f"{path}/dataset_dict.json")
     return [path] if listed is None else [f"{path}/{split}" for split in listed.splits]
 
 
 def read_rows(path: str, columns: Columns, limit: int | None = None) -> Iterator[Row]:
-    """The rows of one file, at most `limit`: each has a text or the reason why not."""
+    """The rows of one file, at most `limit`. Each has a text, or the reason why it has none."""
     for number, record in records(path, columns, limit):
         if isinstance(record, str):
             yield Row(number, None, reason=record)

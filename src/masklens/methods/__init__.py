@@ -1,4 +1,4 @@
-"""Attribution methods, one file each; `registry` says what a method is.
+"""Attribution methods, one file for each kind. `registry` defines what a method is.
 
 The package can be called: `masklens.methods()` lists the names of the registered methods.
 """

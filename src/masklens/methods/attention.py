@@ -25,12 +25,13 @@ from .registry import Request, check_choice, register
     },
 )
 def attention(request: Request, *, heads: str = "max", rollout: bool = False) -> Tensor:
-    """The attention that a token gets, averaged over the tokens that attend; block k is shown at site k + 1.
+    """The attention that a token gets in a block, averaged over the attending tokens. Block k has site k + 1.
 
     Args:
-        heads: how heads are joined: "max" (the paper's figure) or "mean".
-        rollout: follow the attention down to the input: the product of the blocks' matrices, each half
-            attention (mean over heads), half identity for the residual connection.
+        heads: how heads are combined: "max" (as in the paper's figure) or "mean".
+        rollout: follow the attention down to the input. The scores are then the product of the matrices of
+            all blocks so far; each matrix is half attention (mean over heads) and half identity, for the
+            residual connection.
     """
     check_choice("heads", heads, "max", "mean")
     _check_blocks(request)
@@ -50,7 +51,7 @@ def _check_blocks(request: Request) -> None:
         raise MethodError(f"{name} does not give attention weights; a Hugging Face transformer does")
     wrong = [site for site in request.sites if site not in blocks]
     if wrong:
-        raise SiteError(f"no attention at site {wrong[0]}; it belongs to the blocks, at sites {blocks}")
+        raise SiteError(f"no attention at site {wrong[0]}; only blocks have attention, at sites {blocks}")
 
 
 def _rolled_out(joined: dict[int, Tensor]) -> dict[int, Tensor]:
@@ -65,6 +66,6 @@ def _rolled_out(joined: dict[int, Tensor]) -> dict[int, Tensor]:
 
 
 def _received(weights: Tensor, valid: Tensor) -> Tensor:
-    """What each token gets from the valid tokens on average: (examples, tokens) of (examples, from, to)."""
+    """(examples, tokens): the mean attention to each token, from weights (examples, from, to)."""
     share = valid / valid.sum(1, keepdim=True)
     return torch.einsum("ef,eft->et", share.to(weights), weights)

@@ -1,4 +1,4 @@
-"""What stands for "nothing there": the `baselines` of an explanation as a state at a site."""
+"""The baseline of an explanation: the state that stands for a missing token at a site."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .registry import Request
 def absent_state(request: Request, site: int, state: Tensor, default: Any = "zero") -> Tensor:
     """The baseline at a site, in the shape of `state` (examples, tokens, width).
 
-    What is no token of the text (padding, or a continuation that is part of the target) stays as it is.
+    Positions that hold no token of the text (padding, or a continuation that is part of the target) keep
+    their own state.
 
     `request.baselines` may be
 
@@ -30,7 +31,7 @@ def absent_state(request: Request, site: int, state: Tensor, default: Any = "zer
 
 
 def _baseline(request: Request, site: int, state: Tensor, given: Any) -> Tensor:
-    """The same for every position, as a tensor that broadcasts to the state."""
+    """The baseline before the positions are distinguished, as a tensor that broadcasts to the state."""
     if isinstance(given, Mapping):
         if site not in given:
             raise MethodError(f"no baseline for site {site}; there are baselines for sites {sorted(given)}")
@@ -44,9 +45,9 @@ def _baseline(request: Request, site: int, state: Tensor, given: Any) -> Tensor:
 
 @torch.no_grad()
 def expect_from(request: Request, site: int, baselines: Tensor) -> None:
-    """Note what additive scores at a site add up to, for baselines (examples, kinds, tokens, width).
+    """Note the expected sum of additive scores at a site, for baselines (examples, kinds, tokens, width).
 
-    That is the target's score minus its score with the baseline's states; the mean over several baselines.
+    It is the target's score minus its score with the states of the baseline, averaged over the baselines.
     """
     subject = request.subject
     found = [
@@ -57,7 +58,7 @@ def expect_from(request: Request, site: int, baselines: Tensor) -> None:
 
 
 def mask_or_zero(request: Request) -> str:
-    """The usual baseline of methods that take tokens away: the mask token where the model has one."""
+    """The default baseline of methods that remove tokens: "mask" if there is a mask token, else "zero"."""
     return "zero" if getattr(request.subject.tokenizer, "mask_token_id", None) is None else "mask"
 
 
@@ -76,7 +77,7 @@ def token_id(request: Request, given: Any) -> int:
 
 
 def _state_of_token(request: Request, site: int, token: int) -> Tensor:
-    """The state of the texts with every token that is not special replaced."""
+    """The state of the texts after every token that is not special was replaced."""
     batch = request.whole if request.shared else request.batch
     if "input_ids" not in batch.inputs:
         raise MethodError(
@@ -84,7 +85,7 @@ def _state_of_token(request: Request, site: int, token: int) -> Tensor:
         )
     ids = torch.where(batch.special | ~batch.valid, batch.inputs["input_ids"], token)
     emptied = replace(batch, inputs={**batch.inputs, "input_ids": ids})
-    return request.subject.states(emptied, [site]).states[site]  # of a shared whole: one for all examples
+    return request.subject.states(emptied, [site]).states[site]  # with a shared text: one for all examples
 
 
 def _fitting(baseline: Tensor, state: Tensor, site: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""How methods that expand a batch keep memory bounded and padding out of the way."""
+"""For methods that run many copies of a text: bounded memory, and little or no padding."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..tasks.base import per_text
 from .registry import Request
 
 NUMBERS_AT_ONCE = {"cpu": 2**20, "cuda": 2**23}
-"""the internal batch limit when none is given: rows x tokens x width of the states of one forward pass. For a
-model of 12 blocks with gradients it is about 1 GB on the CPU; a GPU needs more work at a time to be busy."""
+"""the default internal batch limit: rows x tokens x width of the states of one forward pass. For a model with
+12 blocks and gradients this is about 1 GB on the CPU; a GPU needs larger batches to be busy."""
 MOST_ROWS = 4096
 PADDING = {"cpu": 0.0, "cuda": 0.15}
-"""how much longer than the shortest the texts of a group may be: a GPU is slowed by many small groups more
-than by some padding"""
+"""how much longer than the shortest text of a group the others may be, as a share: on a GPU many small groups
+cost more than some padding"""
 
 
 def rows_at_once(batch: Batch, width: int, internal_batch_size: int | None) -> int:
@@ -42,7 +42,7 @@ def pairs(examples: int, steps: int, limit: int) -> Iterator[tuple[Tensor, Tenso
 
 
 def masked_at(request: Request, site: int, baseline: Tensor, internal_batch_size: int | None) -> Masked:
-    """The texts, ready to have states at a site replaced by a baseline (examples, tokens, width)."""
+    """The texts, ready to be run with states at a site replaced by a baseline (examples, tokens, width)."""
     state, length = request.states()[site], request.batch.shape[1]
     rows = rows_at_once(request.batch, state.shape[-1], internal_batch_size)
     batch = request.batch
@@ -57,16 +57,16 @@ def stacked(request: Request, score: Callable[[int], Tensor]) -> Tensor:
 
 
 def site_by_site(request: Request, score: Callable[[Request, int], Tensor]) -> Tensor:
-    """The same, the texts of each length apart (see `by_length`)."""
+    """The same as `stacked`, for the texts of each length separately (see `by_length`)."""
     return by_length(request, lambda part: stacked(part, lambda site: score(part, site)))
 
 
 def by_length(request: Request, function: Callable[[Request], Tensor]) -> Tensor:
-    """Apply `function` to the texts of each length apart, so that no forward pass computes padding; on a GPU,
-    to those of nearly one length.
+    """Apply `function` to the texts of each length separately, so that no forward pass computes padding. On a
+    GPU a group holds texts of nearly the same length.
 
-    Worth it where a text goes through the model many times. The unedited states are computed once for all,
-    if the task's output allows it. The scores come back as (examples, sites, tokens) of the whole batch.
+    This pays for methods that run a text many times. The unedited states are computed once for all groups, if
+    the task's output allows it. Returns scores (examples, sites, tokens) of the whole batch.
     """
     if request.shared or not _can_cut(request):
         return function(request)
@@ -77,8 +77,8 @@ def by_length(request: Request, function: Callable[[Request], Tensor]) -> Tensor
 
 
 def groups_of(lengths: Sequence[int], padding: float) -> list[list[int]]:
-    """Texts in groups by length, the shortest first; none is longer than a group's shortest by more than the
-    given share."""
+    """The numbers of the texts in groups by length, the shortest first. No text is longer than the shortest
+    one of its group by more than the share `padding`."""
     groups: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         if not groups or lengths[i] > (1 + padding) * lengths[groups[-1][0]]:
@@ -110,7 +110,7 @@ def _in_groups(request: Request, groups: list[list[int]], function: Callable[[Re
 
 
 def part_of(request: Request, rows: list[int]) -> Request:
-    """The request for some of its texts, without the padding that none of them needs."""
+    """The request for some of its texts, cut to the longest of them."""
     wanted, batch = per_text(request.wanted, len(request.batch)), request.batch.take(rows)
     part = Request(
         request.subject,
@@ -128,7 +128,7 @@ def part_of(request: Request, rows: list[int]) -> Request:
 
 
 def _can_cut(request: Request) -> bool:
-    """Padding columns can go if every input is known to have one column per token, and no baseline has."""
+    """Whether padding columns can be cut off: every input has one column per token, and no baseline has."""
     baselines = request.baselines
     by_position = isinstance(baselines, dict) or (isinstance(baselines, Tensor) and baselines.dim() > 1)
     return request.batch.by_token and not by_position

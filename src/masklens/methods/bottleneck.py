@@ -13,10 +13,10 @@ from .fitting import Loss, fitted
 from .registry import Request, check_count, register
 
 Statistics = tuple[Tensor, Tensor]
-"""mean and standard deviation of the states, each broadcasting to (examples, tokens, width)"""
+"""mean and standard deviation of the states; each broadcasts to (examples, tokens, width)"""
 
 START = 5.0
-"""alpha of every token at first: lambda = 0.993"""
+"""alpha of every token at the start: lambda = 0.993"""
 
 
 @register(
@@ -38,17 +38,18 @@ def information_bottleneck(
 ) -> Tensor:
     """lambda = sigmoid(alpha) of each token: the share of its state that is let through.
 
-    Minimises -log p(target) + weight x KL over alpha, where the model goes on with
-    z = lambda h + (1 - lambda) e, e ~ N(mean, std), and KL is that of z's distribution from N(mean, std),
-    averaged over features and tokens. One noise sample per step, centered RMSprop, each text by itself.
+    Minimises -log p(target) + weight x KL over alpha. The state h is replaced by
+    z = lambda h + (1 - lambda) e with e ~ N(mean, std). KL is the divergence of z's distribution from
+    N(mean, std), averaged over features and tokens. Each text is optimised separately, with centered RMSprop
+    and one noise sample per step.
 
     Args:
-        n_steps: steps of learning for a text; the default is the DiffMask paper's for SST, whose toy task
-            and SQuAD use 500.
-        weight: what a nat of information costs beside the loss of the prediction.
+        n_steps: optimisation steps for each text. The default is the DiffMask paper's for SST; for the toy
+            task and SQuAD it uses 500.
+        weight: the weight of KL, in nats, beside the loss of the prediction.
         statistics: (mean, std), each a tensor that broadcasts to the state, or a dict of them by site. By
-            default those of the text's own states over its tokens, so that a text's result does not depend
-            on the texts beside it; statistics of a corpus are what the paper uses.
+            default they are computed over the tokens of the text itself, so that its result does not depend
+            on other texts. The paper uses statistics of a corpus.
     """
     check_count("n_steps", n_steps)
 
@@ -107,7 +108,7 @@ def _statistics(request: Request, site: int, state: Tensor, given: Any) -> Stati
 
 
 SMALLEST_STD = 0.01
-"""of the prior; Schulz et al.'s own code has the same floor"""
+"""the smallest standard deviation of the prior; the code of Schulz et al. has the same floor"""
 
 
 def own_statistics(state: Tensor, valid: Tensor) -> Statistics:

@@ -1,4 +1,4 @@
-"""Decoded Grad-CAM: a layer's saliency, carried back to the input tokens through the LM head."""
+"""Decoded Grad-CAM: the saliency of a layer, translated to input tokens by the LM head."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .gradient import integrated_gradients, slopes
 from .registry import Request, check_choice, check_count, register
 
 LOGITS_AT_ONCE = {"cpu": 2**24, "cuda": 2**28}
-"""the most logits in memory at a time"""
+"""how many logits are in memory at once, at most"""
 BEYOND = torch.iinfo(torch.int64).max
-"""a token id that none has, after all others in order"""
+"""a token id that no token has; it sorts after all others"""
 
 SCORES = ("gradcam", "grad_x_input", "gradient_norm", "integrated_gradients")
 
@@ -41,9 +41,9 @@ def decoded_gradcam(
 ) -> Tensor:
     """s = D alpha at each site (equation 5): all sites from one forward and one backward pass.
 
-    alpha are the positions' scores at the site (equation 1 by default); row i of D is the probability that
-    the LM head gives the i-th unique input token at each position (equation 3). A token that stands at
-    several positions has one score, shown at each.
+    alpha are the scores of the positions at the site (equation 1 by default). Row i of D holds, for each
+    position, the probability that the LM head gives the i-th unique input token (equation 3). A token that
+    occurs at several positions has one score, shown at each.
 
     Args:
         lm_head: the language model that this model was fine-tuned from: a path, a hub id, or the model; or
@@ -51,10 +51,10 @@ def decoded_gradcam(
         tau: let a position add to its `tau` most probable input tokens only; by default to all.
         score: what alpha is: "gradcam", "grad_x_input" (without the ReLU), "gradient_norm", or
             "integrated_gradients" (at the site, with `n_steps`).
-        tokens: which tokens get a position's score: "own", those that the head expects at the position
-            itself, or "next", those that it expects after it. The head of a causal model names the next
-            token, so "own" decodes the state of the position before; the first position keeps its score. A
-            masked model's head has only "own". The default of a causal model is "own".
+        tokens: which tokens get the score of a position: "own", those that the head expects at the position
+            itself (the default), or "next", those that it expects after it. The head of a causal model
+            predicts the next token, so "own" decodes the state of the position before, and the first position
+            keeps its score. The head of a masked model allows "own" only.
 
     Positions where alpha is zero add nothing and are not decoded.
     """
@@ -68,7 +68,7 @@ def decoded_gradcam(
 
 
 def decodes_before(head: LogitHead, tokens: str | None) -> bool:
-    """Whether a position's score is decoded with the state of the position before it."""
+    """Whether the score of a position is decoded with the state of the position before it."""
     causal = getattr(head, "names_next", False)
     if tokens is not None:
         check_choice("tokens", tokens, "own", "next")
@@ -78,14 +78,14 @@ def decodes_before(head: LogitHead, tokens: str | None) -> bool:
 
 
 class TokenTypes(NamedTuple):
-    """The unique tokens of each text; there is room for as many as it has positions."""
+    """The unique tokens of each text, padded to the number of its positions."""
 
     ids: Tensor
     """(examples, tokens): token ids in order, 0 beyond the last"""
     real: Tensor
     """(examples, tokens) bool: False beyond the last"""
     place: Tensor
-    """(examples, tokens): which type a position holds"""
+    """(examples, tokens): the number of the unique token at each position"""
 
 
 def token_types(request: Request) -> TokenTypes:
@@ -94,7 +94,7 @@ def token_types(request: Request) -> TokenTypes:
     if "input_ids" not in batch.inputs:
         raise MethodError("decoded_gradcam needs token ids; this subject's inputs have no input_ids")
     ids, order = batch.inputs["input_ids"].masked_fill(~batch.valid, BEYOND).sort(dim=1)
-    first = F.pad(ids[:, 1:] != ids[:, :-1], (1, 0), value=True)  # of the positions with one token
+    first = F.pad(ids[:, 1:] != ids[:, :-1], (1, 0), value=True)  # the first position of each token id
     numbers = first.cumsum(1) - 1
     unique = torch.full_like(ids, BEYOND).scatter(1, numbers, ids)
     real = unique != BEYOND
@@ -125,7 +125,7 @@ def _decode(
     tau: int | None,
     before: bool = False,
 ) -> Tensor:
-    """s of every unique token: (examples, sites, types)."""
+    """The score s of every unique token: (examples, sites, types)."""
     if len({states[site].shape[-1] for site in request.sites}) > 1:
         raise MethodError(
             "the states at these sites differ in width; the LM head reads those after the blocks"
@@ -151,7 +151,7 @@ def _decode(
 
 
 def _vocabulary(head: LogitHead, types: TokenTypes, state: Tensor) -> int:
-    """How many logits the head gives for a position; one position is tried."""
+    """How many logits the head gives for a position, found by running it on one position."""
     logits, highest = head(state[0, :1]), int(types.ids.max())
     if logits.dim() != 2 or logits.shape[1] <= highest:
         raise MethodError(
@@ -162,7 +162,7 @@ def _vocabulary(head: LogitHead, types: TokenTypes, state: Tensor) -> int:
 
 
 def _shares(logits: Tensor, ids: Tensor, real: Tensor, tau: int | None) -> Tensor:
-    """Columns of D: the softmax over the vocabulary at the given tokens (positions, types)."""
+    """Columns of D: the probabilities (positions, types) of the given tokens, softmax over the vocabulary."""
     shares = (logits.gather(1, ids) - logits.logsumexp(1, keepdim=True)).exp() * real
     if tau is None or tau >= shares.shape[1]:
         return shares
@@ -176,6 +176,6 @@ def _only(place: Tensor, like: Tensor) -> Tensor:
 
 
 def _spread(types: TokenTypes, scores: Tensor) -> Tensor:
-    """Each position shows its token's score: (examples, sites, tokens)."""
+    """The score of the token at each position: (examples, sites, tokens)."""
     place = types.place[:, None].expand(-1, scores.shape[1], -1)
     return scores.gather(2, place)

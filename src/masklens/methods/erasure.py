@@ -18,13 +18,13 @@ from .recurrent import MOST_TOKENS, Recurrence, find_recurrence, members, read
 from .registry import Request, check_choice, check_count, register
 
 SHORT = 12
-"""up to so many tokens, texts searched together through the model are quicker than one by one with shared
-prefixes"""
+"""for a GRU: up to so many tokens, searching the texts together is faster than searching them one by one with
+shared prefixes"""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """When a subset of tokens counts as enough, and how long to look for one."""
+    """When a set of tokens is enough, and how long to search for one."""
 
     criterion: str
     margin: float
@@ -62,23 +62,24 @@ def erasure(
     budget: int = 100_000,
     internal_batch_size: int | None = None,
 ) -> Tensor:
-    """How often a token is in a smallest set that is enough, among all such sets.
+    """The share of the smallest sufficient sets that contain a token.
 
-    All sets of `smallest` tokens are tried, then all of one more, until some are enough; every set of that
-    size that is enough is an optimum. Special tokens are always kept and score 0. Tokens outside the set are
-    replaced at the site by the baseline (zero unless `baselines` says otherwise).
+    All sets of `smallest` tokens are tried, then all sets with one more token, until some are enough. Every
+    set of that size that is enough is an optimum. Special tokens are always kept and score 0. Tokens outside
+    the set are replaced at the site by the baseline (zero unless `baselines` says otherwise).
 
     Args:
         criterion: "argmax" (the prediction is the same) or "divergence" (it is at most `margin` nats away).
-        smallest: the size to start from; with 0 the empty set may be the answer, and all scores zero.
+        smallest: the size to start from. With 0 the empty set may be enough, and then all scores are zero.
         beam: for long texts: keep only that many sets of each size, those nearest to the whole text's output,
-            and grow each by one token. What it finds is enough, but need not be smallest.
-        budget: the most sets to try for a text. A search that would go beyond stops, warns, and returns the
+            and extend each by one token. The result is enough, but need not be the smallest set.
+        budget: the most sets to try for a text. A search that would need more stops, warns, and returns the
             whole text, the smallest set known to be enough.
         internal_batch_size: sets that go through the model at once.
 
     The settings of the result hold the size and the number of the optima, as `size@SITE` and `optima@SITE`.
-    A one-layer GRU classifier is searched with shared prefixes, which gives the same result sooner.
+    For a one-layer GRU classifier the search shares prefixes between sets, which is faster and gives the same
+    result.
     """
     rule = Rule(criterion, margin, smallest, beam, budget, internal_batch_size)
 
@@ -108,7 +109,7 @@ def _site(request: Request, site: int, rule: Rule) -> Tensor:
 
 @dataclass
 class Search:
-    """Where the search for one text's smallest sets stands."""
+    """The state of the search for one text's smallest sets."""
 
     free: list[int]
     """the tokens that may go"""
@@ -126,7 +127,7 @@ class Search:
             self.size = min(self.rule.smallest, len(self.free))
 
     def proposals(self) -> list[tuple[int, ...]]:
-        """The sets of the present size to try: none when there is no budget for them."""
+        """The sets of the current size to try; none if the budget does not suffice."""
         if self.rule.beam is None:
             there_are = self.afford(comb(len(self.free), self.size))
             return list(combinations(self.free, self.size)) if there_are else []
@@ -135,7 +136,7 @@ class Search:
         return sets if self.afford(len(sets)) else []
 
     def afford(self, count: int) -> bool:
-        """Whether the budget has room for so many more; if not, the search is over."""
+        """Whether the budget allows `count` more sets; if not, the search ends."""
         if self.tried + count > self.rule.budget:
             self.done = True
             return False
@@ -143,7 +144,7 @@ class Search:
         return True
 
     def learn(self, sets: list[tuple[int, ...]], verdict: Tensor) -> None:
-        """Take the verdict on the proposals and go on to the next size."""
+        """Take in the verdict on the sets, and go on to the next size."""
         enough, divergence = verdict.unbind(1)
         if self.size >= self.rule.smallest or self.size == len(self.free):
             self.optima = [kept for kept, holds in zip(sets, enough.tolist(), strict=True) if holds]
@@ -161,7 +162,7 @@ class Search:
         return counts / max(1, len(self.optima))
 
     def notes(self, site: int, text: str) -> dict[str, int | str]:
-        """What the result's settings say about the search."""
+        """The notes about the search in the settings of the result."""
         if self.optima or not self.free:
             return {f"size@{site}": self.size, f"optima@{site}": len(self.optima)}
         stopped = f"stopped before size {self.size}: {self.tried} sets tried, budget {self.rule.budget}"
@@ -204,7 +205,7 @@ def _verdict(request: Request, rule: Rule, rows: Tensor, output: Tensor) -> Tens
 def _search_prefixes(
     request: Request, recurrence: Recurrence, row: int, state: Tensor, baseline: Tensor, search: Search
 ) -> None:
-    """Search one text of a GRU classifier, prefixes computed once for all sets that share them."""
+    """Search one text of a GRU classifier. A prefix is computed once for all sets that share it."""
     valid, rule = request.batch.valid[row], search.rule
     places = valid.nonzero()[:, 0]
     free = torch.isin(places, torch.tensor(search.free, device=places.device))

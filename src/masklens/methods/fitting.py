@@ -1,4 +1,4 @@
-"""Numbers of tokens that are fitted to one text at a time, by gradient descent under noise."""
+"""Fit one number per token, for each text separately, by gradient descent with noise."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def fitted(request: Request, state: Tensor, start: float, n_steps: int, lr: float, loss: Loss) -> Tensor:
-    """The numbers (examples, tokens) after so many steps of centered RMSprop, one noise sample per step.
+    """The numbers (examples, tokens) after `n_steps` steps of centered RMSprop, with one noise sample each.
 
-    The losses of the texts are minimised each by itself: they share no number.
+    The texts share no numbers, so the loss of each text is minimised separately.
     """
     numbers = torch.full(
         request.batch.shape, start, device=state.device, dtype=torch.float32, requires_grad=True

@@ -1,4 +1,4 @@
-"""`explain_generation`: what each token of a language model's answer rests on."""
+"""`explain_generation`: on which tokens of the prompt each token of a language model's answer rests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .registry import Method, Request, find
 
 RUNNERS_UP = 5
 STEPS_AT_ONCE = 16
-"""beginnings of a text that a method without shared runs is asked about together"""
+"""how many steps are explained in one batch by methods that run each step separately"""
 
 
 def explain_generation(
@@ -51,13 +51,14 @@ def explain_generation(
     Args:
         prompt: a string, or messages with "role" and "content", for the tokenizer's chat template.
         continuation: the answer to explain, instead of one that the model generates.
-        units: what is scored and taken away as a whole: "tokens", "words", "sentences", "turns", or spans of
-            the prompt, as strings or as (start, end) characters.
-        target: what to explain of the answer: None for each of its tokens; a string in it, or a slice of its
-            tokens, for that span as one; a pair (A, B) for "A rather than B", A being in the answer.
+        units: the parts that are scored and removed as a whole: "tokens", "words", "sentences", "turns", or
+            spans of the prompt, as strings or as (start, end) characters.
+        target: which part of the answer to explain. None explains each of its tokens. A string in the answer,
+            or a slice of its tokens, explains that span as one step. A pair (A, B) explains why the
+            model says A rather than B, where A is in the answer.
         sites, baselines, seed: as in `explain`.
         method_options: the options of the method, by name.
-        generation_options: for the model's own `generate`, such as do_sample; without them it is greedy.
+        generation_options: options of the model's own `generate`, such as do_sample; the default is greedy.
     """
     subject, chosen = as_subject(subject), find(method)
     options = dict(method_options or {})
@@ -81,22 +82,22 @@ class Dialogue(NamedTuple):
     """A prompt and the answer to it."""
 
     whole: Prompt
-    """both, as one prompt"""
+    """prompt and answer together, as one prompt"""
     start: int
-    """how many of its tokens are the prompt's"""
+    """how many tokens the prompt has"""
     names: tuple[str, ...]
-    """of all tokens"""
+    """the names of all tokens"""
     answer: str
 
 
 class Step(NamedTuple):
-    """One thing to explain: what comes after so many tokens."""
+    """One step to explain: what the model says after the first `place` tokens."""
 
     place: int
     target: Continuation
     name: str
     piece: str = ""
-    """how it is written"""
+    """the text of the step"""
 
 
 def _answer_ids(
@@ -128,7 +129,7 @@ def _answer_ids(
 def generate(
     subject: Subject, ids: Sequence[int], max_new_tokens: int, seed: int, options: dict[str, Any]
 ) -> list[int]:
-    """The model's own answer to token ids: greedy, unless the options say otherwise."""
+    """The ids of the model's own answer to token ids: greedy, unless the options say otherwise."""
     model: Any = subject.module
     if not callable(getattr(model, "generate", None)):
         raise ModelError(f"{type(model).__name__} cannot generate; give the answer as continuation=")
@@ -170,9 +171,10 @@ def _dialogue(subject: Subject, prompt: Prompt, answer: Sequence[int]) -> Dialog
 
 
 def written(tokenizer: Any, before: Sequence[int], ids: Sequence[int]) -> tuple[str, list[Span]]:
-    """The text of tokens that follow others, and the characters of each of them.
+    """The text of tokens that follow other tokens, and the span of characters of each of them.
 
-    A token that holds only a part of a character has an empty span, the last part has the character.
+    If a character is split over several tokens, the last of them has the character and the others have an
+    empty span.
     """
 
     def read(some: Sequence[int]) -> str:
@@ -189,7 +191,7 @@ def written(tokenizer: Any, before: Sequence[int], ids: Sequence[int]) -> tuple[
 
 
 def plan_steps(subject: Subject, dialogue: Dialogue, target: Any) -> list[Step]:
-    """What is explained: each token of the answer, a span of it, or a span rather than another."""
+    """The steps to explain: each token of the answer, a span of it, or one span rather than another."""
     if target is None:
         ids, start = dialogue.whole.ids, dialogue.start
         pieces = [
@@ -219,7 +221,8 @@ def _characters(dialogue: Dialogue, first: int, last: int) -> Span:
 
 
 def _span(dialogue: Dialogue, span: Any) -> tuple[int, int, str]:
-    """The tokens of a part of the answer, and the characters that the first of them has before it."""
+    """The first token of a part of the answer, the token after its last, and the characters of the first
+    token that stand before the part."""
     count = len(dialogue.whole.ids) - dialogue.start
     if isinstance(span, slice):
         chosen = range(count)[span]
@@ -227,7 +230,7 @@ def _span(dialogue: Dialogue, span: Any) -> tuple[int, int, str]:
             raise TargetError(f"{span} holds no tokens of the answer, which has {count}; give another slice")
         return dialogue.start + chosen[0], dialogue.start + chosen[-1] + 1, ""
     if not isinstance(span, str):
-        raise TargetError(f"{span!r} is no target; give a string in the answer, a slice, or a pair (A, B)")
+        raise TargetError(f"{span!r} is not a target; give a string in the answer, a slice, or a pair (A, B)")
     at = dialogue.answer.find(span) if span else -1
     if at < 0:
         raise TargetError(
@@ -246,7 +249,7 @@ def _span(dialogue: Dialogue, span: Any) -> tuple[int, int, str]:
 
 @dataclass
 class _Work:
-    """Everything that is known before the steps are explained."""
+    """Everything that is prepared before the steps are explained."""
 
     subject: Subject
     method: Method
@@ -339,7 +342,7 @@ class _Work:
         )
 
     def _layers(self, steps: Sequence[Step]) -> dict[str, Any]:
-        """What the model's own head reads at each layer for each step: one run for the states of all."""
+        """The head's prediction at each layer for each step, from one run for all states."""
         whole = Request(self.subject, step_batch(self.subject, self.dialogue, steps), self.sites).whole
         wanted = torch.tensor([step.target.ids[0] for step in steps], device=whole.valid.device)
         guesses, right = {}, []
@@ -357,7 +360,7 @@ class _Work:
         }
 
     def _guesses(self, step: Step, output: Tensor) -> tuple[float, tuple[Guess, ...]]:
-        """The probability of a step, and the likeliest others at its first token."""
+        """The probability of a step, and the likeliest other tokens at its first token."""
         chosen = F.log_softmax(output.float(), -1)  # (tokens, vocabulary)
         ids = torch.tensor(step.target.ids, device=chosen.device)
         probability = float(chosen[torch.arange(len(ids)), ids].sum().exp())
@@ -368,14 +371,14 @@ class _Work:
 
 
 def step_batch(subject: Subject, dialogue: Dialogue, steps: Sequence[Step]) -> Batch:
-    """What each step has read, as a batch that is ready for its target."""
+    """The text before each step, as a batch that is prepared for the step's target."""
     lengths = [step.place for step in steps]
     batch = beginnings(subject, dialogue.whole, dialogue.names, lengths, dialogue.whole.text)
     return subject.task.prepare(batch, [step.target for step in steps]).to(subject.device)
 
 
 def merged(scores: np.ndarray, groups: Sequence[Sequence[int]], merge: str) -> np.ndarray:
-    """Scores of units (steps, sites, units) from those of tokens, by the rule of the method."""
+    """Scores of units (steps, sites, units) from scores of tokens, merged by the method's rule."""
     reduce: Any = {"sum": np.add, "max": np.maximum, "mean": np.add}[merge]
     firsts = [group[0] for group in groups]
     found = reduce.reduceat(scores, firsts, axis=2)
@@ -384,7 +387,7 @@ def merged(scores: np.ndarray, groups: Sequence[Sequence[int]], merge: str) -> n
 
 @torch.no_grad()
 def reads_causally(subject: Subject, dialogue: Dialogue, tokens: int = 8) -> bool:
-    """Whether tokens that come later change nothing: tried on the first ones."""
+    """Whether the output at a token does not depend on later tokens. This is tried on the first tokens."""
     short = min(tokens, dialogue.start)
     names = [
         Step(short, Continuation([], []), ""),

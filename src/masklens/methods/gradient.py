@@ -26,10 +26,10 @@ class Slope(NamedTuple):
 
 
 def slopes(request: Request, objective: Objective | None = None) -> dict[int, Slope]:
-    """States and gradients at every site asked for, from one forward and one backward pass.
+    """States and gradients at every requested site, from one forward and one backward pass.
 
     The gradient is that of the task's score unless another objective is given. The lowest site is made
-    the leaf of the graph, so the blocks below it are neither recorded nor walked back through.
+    the leaf of the graph, so autograd does not go through the blocks below it.
     """
     subject, lowest = request.subject, min(request.sites)
     leaf = {lowest: lambda state: state.detach().requires_grad_()}
@@ -47,8 +47,8 @@ def slopes(request: Request, objective: Objective | None = None) -> dict[int, Sl
 def sloped(request: Request, score: Callable[[Slope], Tensor]) -> Tensor:
     """(examples, sites, tokens) from a function of the slope at a site that gives (examples, tokens).
 
-    Where the examples are beginnings of one text, that text goes through the model once, and each example
-    is one walk back through it.
+    If the examples are beginnings of one text (the steps of an answer), one forward pass over the whole text
+    serves them all, with one backward pass for each example.
     """
     if not request.shared:
         found = slopes(request)
@@ -71,8 +71,8 @@ def walks_back(
 ) -> Iterator[tuple[Tensor | None, ...]]:
     """The gradients of each of the values (examples,) with respect to states of the whole text.
 
-    What follows the last block, the final norm and the head, reads every token by itself. So one walk back to
-    `last`, that block's output, serves all values, and the large head is not walked through for each.
+    The final norm and the head, which follow the last block, work on every token separately. So one backward
+    pass to `last`, the output of that block, serves all values, and the large head is passed only once.
     """
     (found,) = torch.autograd.grad(values.sum(), last, retain_graph=True)  # (1, tokens, width)
     for i, end in enumerate(request.batch.marks["positions"][:, 0].tolist()):
@@ -98,7 +98,7 @@ def path_gradient(
 ) -> Tensor:
     """The sum over steps k of weights[k] x the gradient at the k-th point: (examples, tokens, width).
 
-    `points(rows, steps)` gives the states of the examples `rows` at the steps `steps` (equally many). The
+    `points(rows, steps)` returns the states of the examples `rows` at the steps `steps` (equally many). The
     blocks below the site are not computed.
     """
     subject, batch = request.subject, request.batch
@@ -110,7 +110,7 @@ def path_gradient(
     for rows, steps in pairs(len(batch), len(weights), rows_at_once(batch, width, internal_batch_size)):
         leaf = points(rows, steps).detach().requires_grad_()
         with torch.enable_grad():
-            # Scores that are not finite are an error later: here the check would wait for the GPU.
+            # Scores that are not finite raise an error later; a check here would have to wait for the GPU.
             output = subject.run(batch.take(rows.tolist()), replace={site: leaf}, check=False).output
             value = objective(output, target[rows]).sum()
         (gradient,) = torch.autograd.grad(value, leaf, allow_unused=True)
@@ -129,7 +129,7 @@ def _shared_path(
     weights: Tensor,
     objective: Objective,
 ) -> Tensor:
-    """The same for beginnings of one text: a point of the whole is one of each beginning."""
+    """`path_gradient` for beginnings of one text: a point of the whole text serves all its beginnings."""
     whole, last = torch.tensor([len(request.batch) - 1]), max(request.subject.sites)
     total: Tensor | None = None
     for k, weight in enumerate(weights.tolist()):
@@ -170,7 +170,7 @@ def gradient(request: Request, *, norm: str = "l2") -> Tensor:
     shares=True,
 )
 def grad_x_input(request: Request) -> Tensor:
-    """sum_k dy/dh_k h_k for each token: the score's change to first order if the state were zero."""
+    """sum_k dy/dh_k h_k for each token: to first order, how far the score falls if the state is zero."""
     return sloped(request, lambda slope: (slope.gradient * slope.state).sum(-1))
 
 
@@ -257,16 +257,16 @@ def integrated_gradients(
     absolute: bool = False,
     internal_batch_size: int | None = None,
 ) -> Tensor:
-    """(h - b) . integral of dy/dh along the straight path from b to h, at each site by itself.
+    """(h - b) . integral of dy/dh along the straight path from b to h.
 
-    The baseline b is zero unless `baselines` says otherwise. The scores of a text add up to the score at h
-    minus the score at b (completeness).
+    Each site is integrated separately. The baseline b is zero unless `baselines` says otherwise. The scores
+    of a text add up to the target's score at h minus its score at b (completeness).
 
     Args:
-        n_steps: how many gradients the integral is made of.
-        points: where they are taken: "gausslegendre" (the default, most exact), "linspace" (0 to 1, both ends
-            included, equal weights: what the DiffMask paper's comparison uses), "trapezoid", or the "left",
-            "middle" or "right" of equal steps.
+        n_steps: how many gradients approximate the integral.
+        points: where the gradients are taken: "gausslegendre" (the default, the most accurate), "linspace"
+            (0 to 1, both ends included, equal weights, as in the DiffMask paper's comparison), "trapezoid",
+            or the "left", "middle" or "right" of equal steps.
         absolute: take the absolute value of each token's sum.
         internal_batch_size: rows that go through the model at once; by default as many as keep memory small.
     """
@@ -291,7 +291,7 @@ def integrated(
     internal_batch_size: int | None = None,
     objective: Objective | None = None,
 ) -> Tensor:
-    """h - b times the weighted sum of gradients at b + steps[k] (h - b): (examples, tokens, width)."""
+    """(h - b) times the weighted sum of the gradients at b + steps[k] (h - b): (examples, tokens, width)."""
     state = request.states()[site]
     baseline = absent_state(request, site, state)
     way = state - baseline
@@ -303,7 +303,7 @@ def integrated(
 
 
 def quadrature(points: str, n: int) -> tuple[Tensor, Tensor]:
-    """Where between 0 and 1 to take n values of a function, and weights that make its integral of them."""
+    """n points between 0 and 1 and their weights: the weighted sum of a function's values is its integral."""
     equal = torch.full((n,), 1 / n, dtype=torch.float64)
     if points == "gausslegendre":
         import numpy as np

@@ -11,7 +11,7 @@ from .fitting import Loss, fitted
 from .registry import Request, check_choice, check_count, register
 
 START = -5.0
-"""raw of every token at first: sigma = 0.007"""
+"""raw of every token at the start: sigma = 0.007"""
 
 
 @register(
@@ -33,17 +33,17 @@ def guan(
     weight: float = 0.1,
     score: str = "inverse",
 ) -> Tensor:
-    """1 / sigma of each token, sigma being the largest noise that leaves the output nearly as it was.
+    """1 / sigma of each token, where sigma is the largest noise that hardly changes the output.
 
     Minimises, over sigma = softplus(raw), the squared change of the output for h + sigma e, e ~ N(0, 1),
-    minus weight x the noise's entropy, sum log sigma over the text's tokens. One noise sample per step,
-    centered RMSprop, each text by itself.
+    minus weight x the noise's entropy, sum log sigma over the text's tokens. Each text is optimised
+    separately, with centered RMSprop and one noise sample per step.
 
     Args:
-        n_steps: steps of learning for a text; the default is the DiffMask paper's for SST, whose toy task
-            and SQuAD use 500.
-        weight: what the noise's entropy is worth; 0.1 for SST, 0.001 for the toy task (1 over 1,000 texts
-            together), 5 for SQuAD.
+        n_steps: optimisation steps for each text. The default is the DiffMask paper's for SST; for the toy
+            task and SQuAD it uses 500.
+        weight: the weight of the entropy. The paper uses 0.1 for SST, 0.001 for the toy task (1 over 1,000
+            texts together) and 5 for SQuAD.
         score: "inverse" for 1 / sigma, or "negative" for -sigma (the paper's SST figure).
     """
     check_count("n_steps", n_steps)

@@ -30,17 +30,17 @@ from ..tasks.lm import LanguageModel
 
 @dataclass(frozen=True)
 class LayerPredictions:
-    """What the head makes of the state of each layer for one text. The last layer's is the model's answer."""
+    """The head's prediction from the state of each layer, for one text. The last one is the model's own."""
 
     text: Text
     sites: tuple[int, ...]
     predictions: tuple[str, ...]
-    """at each site"""
+    """the prediction at each site"""
     probabilities: tuple[float, ...]
-    """of the prediction at each site"""
+    """the probability of the prediction at each site"""
     answer: str
     answer_probabilities: tuple[float, ...]
-    """of the model's answer at each site"""
+    """the probability of the model's own answer at each site"""
     settled: int
     """the first site from which on the answer stays on top"""
 
@@ -57,15 +57,16 @@ class LayerPredictions:
 def layer_predictions(
     subject: Any, texts: Sequence[Text], sites: Sequence[int] | None = None, batch_size: int = 32
 ) -> list[LayerPredictions]:
-    """The prediction at each site, by default at all whose states are as wide as the last block's.
+    """The prediction of the model's own head at each site.
 
-    The last site always belongs to them: there it is the model's own output.
+    By default these are all sites whose states are as wide as those of the last block. The last site is
+    always included: its prediction is the model's own output.
     """
     subject = as_subject(subject)
     if not has_layer_predictions(subject.task):
         raise MethodError(
-            f"{type(subject.task).__name__} has no one token or class to predict at each layer; language "
-            f"models and classifiers have"
+            f"{type(subject.task).__name__} predicts neither a class nor a token, so its layers have no "
+            f"prediction; use a language model or a classifier"
         )
     chosen = subject.check_sites(subject.sites if sites is None else sites)
     batches = [list(range(i, min(i + batch_size, len(texts)))) for i in range(0, len(texts), batch_size)]
@@ -77,7 +78,7 @@ def layer_predictions(
 
 
 def has_layer_predictions(task: Task) -> bool:
-    """Whether each layer can be asked for the task's prediction: a class or a token, not a number."""
+    """Whether the task has a prediction that can be read at each layer: a class or a token, not a number."""
     return isinstance(task, LanguageModel | Classification) and not isinstance(task, Regression)
 
 
@@ -90,7 +91,7 @@ def _read(subject: Subject, texts: Sequence[Text], chosen: Sequence[int]) -> lis
 
 @torch.no_grad()
 def layer_outputs(subject: Subject, batch: Batch, chosen: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
-    """The chosen sites and the last one, each with the model's output if its state were the last block's."""
+    """The chosen sites and the last one, each with the output if its state replaced the last block's."""
     last = max(subject.sites)
     states = subject.states(batch, sorted({*chosen, last})).states
     for site, state in states.items():
@@ -122,6 +123,6 @@ def _records(
 
 
 def settled_at(sites: Sequence[int], right: Sequence[bool]) -> int:
-    """The first site from which on everything is right; the last one is."""
+    """The first site from which on all entries of `right` are true. The last entry is always true."""
     wrong = [k for k, one in enumerate(right) if not one]
     return sites[wrong[-1] + 1] if wrong else sites[0]

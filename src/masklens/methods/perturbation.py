@@ -1,8 +1,8 @@
-"""Methods that take tokens away and watch the score, many texts at a time.
+"""Methods that remove tokens and measure the change of the score.
 
-Everything is a function of `keep`: a token that is not kept has the baseline in place of its state at the
-site. At site 0 with the mask token as the baseline that is the same as writing the mask token into the text.
-Special tokens are never taken away and score 0.
+A removed token has the baseline in place of its state at the site. At site 0, with the mask token as the
+baseline, this is the same as writing the mask token into the text. Special tokens are never removed and
+score 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .registry import Request, check_count, register
 class ValueFunction:
     """The score of texts at a site, as a function of the tokens that are kept.
 
-    Where tokens are taken away in units, the first token of a unit stands for all of it.
+    If tokens are removed in units, the first token of a unit stands for the whole unit.
     """
 
     def __init__(self, request: Request, site: int, internal_batch_size: int | None) -> None:
@@ -47,7 +47,7 @@ class ValueFunction:
         return self.masked.read(rows, keep, lambda some, _, output: task.score(output, target[some]))
 
     def _shared_scores(self, rows: Tensor, keep: Tensor) -> Tensor:
-        """The same for beginnings of one text: one view of it serves all that agree with it."""
+        """`scores` for beginnings of one text: a view of the whole text serves all beginnings of it."""
         task, target = self.request.subject.task, self.request.target
         views, served = covering(self.request.batch.valid[rows].sum(1), keep)
 
@@ -60,15 +60,15 @@ class ValueFunction:
         return self.masked.read(of_whole, keep[views], answer)[served, rows]
 
     def of_samples(self, keep: Tensor) -> Tensor:
-        """The same for samples of every text, keep (examples, samples, tokens): (examples, samples)."""
+        """The scores (examples, samples) of samples of every text, keep (examples, samples, tokens)."""
         rows = torch.arange(len(keep), device=keep.device).repeat_interleave(keep.shape[1])
         return self.scores(rows, keep.flatten(0, 1)).reshape(keep.shape[:2])
 
 
 def covering(lengths: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of keep (rows, tokens) that serve all others, and for each row which of these serves it.
+    """The rows of keep (rows, tokens) that have to be run, and for each row which of these runs serves it.
 
-    A row of a text of so many tokens, lengths (rows,), is served by one of a longer text that begins alike.
+    The row of a text with lengths (rows,) tokens needs no run of its own if a longer row begins with it.
     """
     bits, sizes = keep.cpu().numpy(), lengths.tolist()
     some = sorted(set(sizes))
@@ -100,14 +100,14 @@ def at_each_site(
     needs="forward passes",
 )
 def occlusion(request: Request, *, window: int = 1, internal_batch_size: int | None = None) -> Tensor:
-    """Score minus the score without the window, averaged over the windows that hold the token.
+    """The score minus the score without a window of tokens, averaged over the windows with the token.
 
     The window moves one token at a time. The baseline is the mask token, or zero where there is none, unless
     `baselines` says otherwise.
     """
     check_count("window", window)
     if window > 1 and request.heads is not None:
-        raise MethodError(f"a window of {window} tokens cannot be taken away in units; leave window out")
+        raise MethodError(f"window={window} cannot be combined with units; leave window out")
     return at_each_site(request, internal_batch_size, lambda v: _occluded(v, window))
 
 
@@ -124,7 +124,7 @@ def _occluded(v: ValueFunction, window: int) -> Tensor:
 
 
 def _windows(valid: Tensor, window: int) -> Tensor:
-    """Every window that lies within a text (all of a shorter text): (examples, windows, tokens) bool."""
+    """(examples, windows, tokens) bool: every window within a text; a shorter text is one window."""
     tokens = valid.shape[1]
     place = torch.arange(tokens, device=valid.device)
     start = place[:, None]
@@ -145,8 +145,8 @@ def _windows(valid: Tensor, window: int) -> Tensor:
 def shapley(request: Request, *, n_samples: int = 25, internal_batch_size: int | None = None) -> Tensor:
     """The mean rise of the score when the token is added, over `n_samples` random orders.
 
-    The scores add up to the score of the whole text minus that with no token kept. The baseline is the mask
-    token, or zero where there is none, unless `baselines` says otherwise.
+    The scores add up to the score of the whole text minus the score with no token kept. The baseline is the
+    mask token, or zero where there is none, unless `baselines` says otherwise.
     """
     check_count("n_samples", n_samples)
     return at_each_site(request, internal_batch_size, lambda v: _mean_rise(v, n_samples))
@@ -159,13 +159,14 @@ def _mean_rise(v: ValueFunction, n_samples: int) -> Tensor:
     ends = v.of_samples(torch.stack([~free, torch.ones_like(free)], dim=1))  # (examples, 2)
     request.expect(ends[:, 0])
     total = torch.zeros(free.shape, device=free.device, dtype=torch.float32)
-    for order in orders.unbind(1):  # one draw per token; they are added from the smallest on
+    for order in orders.unbind(1):  # one number per token; tokens are added in the order of their numbers
         total += _rises(v, order.argsort(1).argsort(1), ends)
     return total / n_samples
 
 
 def _rises(v: ValueFunction, rank: Tensor, ends: Tensor) -> Tensor:
-    """What each token adds to those before it: rank (examples, tokens), the free tokens from 0 on."""
+    """(examples, tokens): how much each token adds to the tokens before it. `rank` (examples, tokens) is the
+    place of each free token in the order, from 0."""
     free = v.free
     count = free.sum(1)
     steps = torch.arange(free.shape[1] + 1, device=free.device)
@@ -193,13 +194,13 @@ def lime(
     penalty: float = 1.0,
     internal_batch_size: int | None = None,
 ) -> Tensor:
-    """Coefficients of a ridge regression of the score on the kept tokens, each sample weighted by the share
-    of tokens it keeps.
+    """The coefficients of a ridge regression of the score on the kept tokens. Each sample is weighted by the
+    share of tokens that it keeps.
 
     Args:
-        n_samples: how many texts with tokens taken away to try.
-        drop: the probability of a token being taken away.
-        penalty: of the squared coefficients.
+        n_samples: how many copies of the text, each with random tokens removed, are run.
+        drop: the probability that a token is removed.
+        penalty: the weight of the squared coefficients.
 
     The baseline is the mask token, or zero where there is none, unless `baselines` says otherwise.
     """
@@ -219,7 +220,7 @@ def _surrogate(v: ValueFunction, n_samples: int, drop: float, penalty: float) ->
 
 
 def ridge(features: Tensor, values: Tensor, weights: Tensor, penalty: float) -> Tensor:
-    """Weighted ridge regression with an intercept, which is not penalised, for each example.
+    """Weighted ridge regression for each example, with an intercept that is not penalised.
 
     features (examples, samples, tokens), values and weights (examples, samples): (examples, tokens).
     """
@@ -252,7 +253,7 @@ def gradient_shap(request: Request, *, n_samples: int = 5, internal_batch_size: 
 def _expected_gradient(
     request: Request, site: int, n_samples: int, internal_batch_size: int | None
 ) -> Tensor:
-    """The mean of (h - b) . gradient over samples of b and of the place between."""
+    """The mean of (h - b) . gradient over samples of b and of the point between b and h."""
     state = request.states()[site]
     draws = torch.stack(
         [torch.rand(n_samples, 2, generator=g, dtype=torch.float32) for g in request.generators()]
@@ -293,7 +294,7 @@ def deeplift_shap(request: Request, *, internal_batch_size: int | None = None) -
 
 
 def _mean_deeplift(request: Request, site: int, internal_batch_size: int | None) -> Tensor:
-    """DeepLIFT with each text once a baseline, some texts at a time: (examples, tokens)."""
+    """DeepLIFT for each pair of a text and a baseline, averaged over baselines: (examples, tokens)."""
     state = request.states()[site]
     baselines = _baselines(request, site, state)
     kinds = baselines.shape[1]
@@ -317,7 +318,7 @@ def _deeplift(request: Request, site: int, states: Tensor, baselines: Tensor, ro
     from captum.attr import DeepLift  # slow to import
 
     with _same_attributes(request.subject.module), warnings.catch_warnings():
-        # captum announces its hooks on each call
+        # captum warns about its hooks on each call
         warnings.simplefilter("ignore", UserWarning)
         values = DeepLift(StateReader(request, site)).attribute(
             states, baselines, additional_forward_args=(rows,)
@@ -327,7 +328,7 @@ def _deeplift(request: Request, site: int, states: Tensor, baselines: Tensor, ro
 
 @contextmanager
 def _same_attributes(module: nn.Module) -> Iterator[None]:
-    """Take away what captum's DeepLIFT leaves on activation modules: the last input and output."""
+    """Afterwards, remove what captum's DeepLIFT leaves on activation modules: the last input and output."""
     before = {part: set(part.__dict__) for part in module.modules()}
     try:
         yield

@@ -1,7 +1,7 @@
-"""The settings of the tools that the Decoded Grad-CAM paper compares with, under names of their own.
+"""Presets: methods with the settings of the tools that the Decoded Grad-CAM paper compares with.
 
-AllenNLP Interpret explains the loss of the predicted label, takes absolute values and lets a text's scores
-add up to 1. Thermostat works with captum on the output of the whole embedding layer, or on token ids.
+AllenNLP Interpret explains the loss of the predicted label, takes absolute values and normalises a text's
+scores to a sum of 1. Thermostat uses captum on the output of the whole embedding layer, or on token ids.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _shares(request: Request, values: Callable[[int], Tensor]) -> Tensor:
 
 
 def _sum_beyond_rounding(values: Tensor) -> Tensor:
-    """The sum over features, or 0 where it is no more than what rounding leaves of terms that cancel out."""
+    """The sum over features, or 0 where it is no larger than the rounding error of terms that cancel out."""
     total = values.sum(-1)
     return torch.where(total.abs() > 1e-4 * values.abs().sum(-1), total, 0.0)
 
@@ -54,9 +54,9 @@ def allennlp_simple(request: Request) -> Tensor:
 def allennlp_smooth(request: Request) -> Tensor:
     """|sum_k of the mean dL/dh_k| over 10 noisy copies, std 0.01 x (max - min), not times the embedding.
 
-    A sum over features of a gradient that comes through a LayerNorm alone is zero, and there is nothing else
-    behind the word embeddings of BERT-like models. Sums that are zero but for rounding count as zero here;
-    AllenNLP itself turns the rounding errors into shares.
+    In BERT-like models the word embeddings go straight into a LayerNorm, and the sum over features of a
+    gradient through a LayerNorm is zero. Sums that are zero up to rounding count as zero here; AllenNLP
+    itself turns the rounding errors into shares.
     """
     return _shares(request, lambda site: smooth_gradient(request, site, 10, 0.01, objective=_loss(request)))
 
@@ -76,7 +76,7 @@ def allennlp_integrated(request: Request) -> Tensor:
 def preset(
     name: str, method: Callable[..., Tensor], summary: str, cost: str, baselines: Any = None, **options: Any
 ) -> None:
-    """Register a method with Thermostat's settings; baselines that the user gives come before its own.
+    """Register a method with Thermostat's settings. Baselines that the user gives override Thermostat's.
 
     Methods that read gradients work at the output of the whole embedding layer.
     """

@@ -1,4 +1,4 @@
-"""Random scores: what every explanation has to beat."""
+"""Random scores, which every explanation has to beat."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A GRU classifier taken apart, so that subsets of its input tokens can share their prefixes.
+"""A GRU classifier, taken apart so that subsets of its input tokens can share their prefixes.
 
-Reading subset after subset through the model repeats nearly all of the work: two subsets that agree on the
-first t tokens have the same hidden state there. Here each such prefix is computed once, and a token's input
-projection once for all subsets.
+Running the model on one subset after the other repeats nearly all of the work: two subsets that agree on the
+first t tokens have the same hidden state there. Here each such prefix is computed once, and so is the input
+projection of each token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_TOKENS = 62
 
 
 class Level(NamedTuple):
-    """Every way to keep so many tokens: subsets as bits (subsets,), last hidden states (subsets, hidden)."""
+    """All subsets of one size: as bits (subsets,), with their last hidden states (subsets, hidden)."""
 
     codes: Tensor
     hidden: Tensor
@@ -34,7 +34,7 @@ class Recurrence(NamedTuple):
     head: nn.Module
 
     def project(self, state: Tensor) -> Tensor:
-        """What the tokens add to the gates: (..., 3 hidden)."""
+        """The input projection of the tokens: (..., 3 hidden)."""
         return F.linear(state, *self._weights("ih"))
 
     def step(self, projected: Tensor, hidden: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class Recurrence(NamedTuple):
         return torch.lerp(new, hidden, update)
 
     def _weights(self, which: str) -> list[Tensor]:
-        """Weight, and bias where there is one, of the input ("ih") or hidden ("hh") side of all gates."""
+        """The weight and the bias, if any, of the input ("ih") or hidden ("hh") side of all gates."""
         return [p for name, p in self.gru.named_parameters() if f"_{which}_" in name]
 
     def start(self, state: Tensor) -> Tensor:
@@ -98,10 +98,10 @@ def members(codes: Tensor, tokens: int) -> Tensor:
 
 
 def find_recurrence(request: Request, site: int, state: Tensor, baseline: Tensor) -> Recurrence | None:
-    """The GRU and head that turn the state at a site into the output, if the model is no more than that.
+    """The GRU and the head of a model that consists of nothing else above the site; None for other models.
 
-    It is a guess that is checked: it stands only if it gives the model's own output for whole texts and for
-    texts with every other token replaced.
+    The guess is checked: it must give the model's own output for whole texts, and for texts with every other
+    token replaced.
     """
     module, width = request.subject.module, state.shape[-1]
     grus = [m for m in module.modules() if isinstance(m, nn.GRU)]

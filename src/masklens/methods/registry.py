@@ -1,4 +1,4 @@
-"""The registry of methods. A method is a function from a Request to scores, one file per method.
+"""The registry of methods. A method is a function that takes a Request and returns scores.
 
     @register("gradient", summary="...", cost="...", paper="...")
     def gradient(request: Request, *, norm: str = "l2") -> Tensor:     # (examples, sites, tokens)
@@ -37,14 +37,14 @@ FILES = (
     ".random",
     ".presets",
 )
-"""the modules that register methods, as seen from this folder"""
+"""the modules that register methods, relative to this package"""
 TOKENS = 20
-"""tokens of a text, where costs that depend on them are compared"""
+"""the number of tokens of a text that is assumed to compare costs"""
 
 
 @dataclass
 class Request:
-    """What is asked of a method: why this target, for these texts, at these sites."""
+    """What a method has to explain: the targets of a batch of texts, at some sites."""
 
     subject: Subject
     batch: Batch
@@ -53,20 +53,21 @@ class Request:
     """targets as the user gave them"""
     seed: int = 0
     baselines: Any = None
-    """what stands for "nothing there", as the user gave it; each method says what it takes"""
+    """the baseline that stands for a missing token, as the user gave it; see the method's documentation"""
     heads: Tensor | None = None
-    """(examples, tokens) int: the first token of each token's unit, where tokens are taken away in units"""
+    """(examples, tokens) int: the first token of each token's unit, if tokens are removed in units"""
     shared: bool = False
-    """whether the examples are beginnings of the last one, which a causal model reads once for them all"""
+    """whether all examples are beginnings of the last one, so that a causal model need only run the last"""
     notes: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """what a method has to say about single examples: it goes into the settings of their records"""
+    """a method's notes on single examples, which go into the settings of their records"""
     expected: dict[int, tuple[float, ...]] = field(default_factory=dict)
     """for additive methods: what the scores of each example add up to in theory, site by site"""
     _reference: Tensor | None = field(default=None, repr=False)
     _states: dict[int, Tensor] | None = field(default=None, repr=False)
 
     def note(self, output: Tensor, states: dict[int, Tensor] | None = None) -> Tensor:
-        """Keep an unedited output, and states, that the method computed anyway: they are computed once."""
+        """Store an unedited output, and states, that the method has computed, so that they are not computed
+        again."""
         self._states = self._states or states
         if self._reference is None:
             self._reference = output.detach()
@@ -80,12 +81,12 @@ class Request:
         return self._reference
 
     def known(self, baseline: Any) -> Any:
-        """A Baseline with the states that it replaces, where these were computed."""
+        """The Baseline, with the states that it replaces if these are known."""
         state = (self._states or {}).get(getattr(baseline, "site", -1))
         return baseline if state is None else replace(baseline, state=state)
 
     def states(self) -> dict[int, Tensor]:
-        """The unedited states at the sites asked for, (examples, tokens, width) each, computed once."""
+        """The unedited states at the requested sites, (examples, tokens, width) each, computed once."""
         if self._states is None:
             output, self._states = self._unedited(self.sites)
             self.note(output)
@@ -100,13 +101,14 @@ class Request:
 
     @cached_property
     def whole(self) -> Batch:
-        """The example that the others are beginnings of, read where each of them ends."""
+        """If `shared`: the longest example as a batch, with its output read where each example ends."""
         ends = self.batch.marks["positions"][:, 0]  # (examples,)
         return replace(self.batch.take([len(self.batch) - 1]), marks={"positions": ends[None]})
 
     @staticmethod
     def by_step(output: Tensor) -> Tensor:
-        """What the whole gave, (views, examples, ...), as an output of each: (views, examples, 1, ...)."""
+        """The output of the whole text (views, examples, ...) as outputs of its beginnings: (views, examples,
+        1, ...)."""
         return output[:, :, None]
 
     @cached_property
@@ -115,7 +117,7 @@ class Request:
         return self.subject.task.resolve(self.wanted, self.reference, self.batch)
 
     def notes_on(self, i: int) -> dict[str, Any]:
-        """What the settings of an example's record say beside the options."""
+        """The notes that go into the settings of an example's record, beside the options."""
         return self.notes.get(i, {}) | ({"truncated": True} if self.batch.truncated[i] else {})
 
     def expect(self, baseline: Tensor) -> None:
@@ -125,8 +127,8 @@ class Request:
             self.expected[i] = (*self.expected.get(i, ()), value)
 
     def generators(self) -> list[torch.Generator]:
-        """One CPU generator per example, seeded by the seed and the tokens: the same text gets the same
-        noise whatever it is batched with."""
+        """One CPU generator per example, seeded by the seed and the tokens: the noise of a text does not
+        depend on the other texts of the batch."""
         seeds = (zlib.crc32(f"{self.seed}\0{tokens}".encode()) for tokens in self.batch.tokens)
         return [torch.Generator().manual_seed(seed) for seed in seeds]
 
@@ -138,7 +140,7 @@ class Request:
         self, generators: Sequence[torch.Generator], draws: int, width: int, kind: Callable[..., Tensor]
     ) -> Tensor:
         valid = self.batch.valid.cpu()
-        own = slice(-1, None) if self.shared else slice(None)  # a beginning has the noise of the whole
+        own = slice(-1, None) if self.shared else slice(None)  # a beginning has the noise of the whole text
         counts = valid[own].sum(1).tolist()
         made = [
             kind(draws, count, width, generator=generator, dtype=torch.float32)
@@ -164,26 +166,26 @@ class Request:
 
 @dataclass(frozen=True)
 class Method:
-    """A registered method and what people want to know before they run it."""
+    """A registered method, with the facts that `masklens methods` shows."""
 
     name: str
     function: Callable[..., Tensor]
     summary: str
     cost: str
-    """in forward passes over the same batch"""
+    """the cost in forward passes over the same batch"""
     paper: str
     needs: str = "gradients"
     shares: bool = False
-    """whether it needs no more runs for many beginnings of a text than for the text (see `Request.shared`)"""
+    """whether the runs for a text also serve all its beginnings (see `Request.shared`)"""
     sites: Literal["inputs", "embeddings", "all", "blocks"] = "inputs"
-    """the sites it explains when none are asked for"""
+    """the sites that it explains by default"""
     merge: str = "sum"
     exempt: dict[str, str] = field(default_factory=dict)
     """contract checks that do not apply, each with the reason: "zero_effect", "planted", ..."""
     quick: dict[str, Any] = field(default_factory=dict)
-    """options that make it cheap, for checks on many models"""
+    """options that make the method cheap, for tests on many models"""
     prepare: Callable[[Subject, dict[str, Any]], dict[str, Any]] = lambda subject, options: options
-    """makes of the options that were given those that the function takes, such as a lens of its path"""
+    """a function from the options that were given to those that the method takes; it loads a lens, say"""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -193,7 +195,7 @@ class Method:
 
     @property
     def passes(self) -> float:
-        """About how many forward passes a text takes with the default options."""
+        """The approximate number of forward passes for a text, with the default options."""
         cost = re.split("[,;:]", self.cost)[0]
         for option, default in self.options.items():
             cost = cost.replace(option, str(default))
@@ -204,12 +206,12 @@ class Method:
 
     @property
     def all_sites_at_once(self) -> bool:
-        """Whether one walk back through the model gives the scores of all sites."""
+        """Whether one backward pass gives the scores of all sites."""
         return self.cost == "2"
 
     @property
     def is_preset(self) -> bool:
-        """Whether it is another tool's settings of one of ours."""
+        """Whether this is one of our methods with another tool's settings."""
         return self.function.__module__.endswith("presets")
 
     def default_sites(self, subject: Subject) -> tuple[int, ...]:
@@ -243,7 +245,7 @@ METHODS: dict[str, Method] = {}
 
 
 def register(name: str, **about: Any) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Enter a function into the registry under `name`."""
+    """Register a function as the method `name`. `about` gives the other fields of `Method`."""
 
     def enter(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         METHODS[name] = Method(name, function, **about)
@@ -253,7 +255,7 @@ def register(name: str, **about: Any) -> Callable[[Callable[..., Tensor]], Calla
 
 
 def find(name: str) -> Method:
-    """The method of that name, or an error that lists what exists."""
+    """The method with this name. An unknown name raises an error that lists the methods."""
     load_all()
     if name not in METHODS:
         known = sorted(METHODS)

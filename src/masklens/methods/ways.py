@@ -1,4 +1,4 @@
-"""The ways to explain that a user can choose from: every method, and every lens at hand."""
+"""The ways to explain that a user can choose from: every method, and every fitted lens that was given."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .explain import explain
 from .registry import METHODS, Method, find, load_all
 
 COMMON = ("integrated_gradients", "decoded_gradcam", "gradcam", "grad_x_input", "attention", "occlusion")
-"""methods that are offered first"""
+"""methods that are listed first"""
 LENS_COST = "1.2"
-"""forward passes of a method that only reads a fitted lens"""
+"""the cost of explaining with a fitted lens, in forward passes"""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A method with its options; a lens is one of them."""
+    """A way to explain: a method with its options, one of which may be a lens."""
 
     method: Method
     options: Mapping[str, Any] = field(default_factory=dict)
     chosen: bool = False
-    """whether it is chosen at first"""
+    """whether it is selected when the page opens"""
 
     @property
     def lenses(self) -> list[Any]:
@@ -40,7 +40,7 @@ class Way:
 
 
 def ways(lenses: Sequence[Any] = (), lm_head: Any = None) -> dict[str, Way]:
-    """What can be offered, by name: the lenses first, then every method that has what it needs."""
+    """All ways, by name: the lenses first, then every method whose requirements are met."""
     load_all()
     found = _lens_ways(lenses)
     for name in dict.fromkeys([*COMMON, *METHODS]):
@@ -57,9 +57,9 @@ def find_ways(
     lm_head: Any = None,
     options: Mapping[str, Any] | None = None,
 ) -> dict[str, Way]:
-    """The ways that methods' names stand for; a lens that was given is always one of them.
+    """The ways for the given names of methods. Lenses that were given are always included.
 
-    `options` go to every way that takes them; one that none takes is an error.
+    `options` go to every way that has them. An option that no way has is an error.
     """
     wanted = [find(name).name for name in names or ([] if lenses else [default])]
     found = _lens_ways(lenses)
@@ -91,7 +91,7 @@ def _with_options(way: Way, options: Mapping[str, Any]) -> Way:
 def explain_ways(
     subject: Subject, texts: Sequence[Text], chosen: Mapping[str, Way], **common: Any
 ) -> dict[str, Explanations]:
-    """Explain the same texts in several ways; the results by the ways' names."""
+    """Explain the same texts in several ways. Returns the results by the names of the ways."""
     return {
         name: explain(subject, texts, way.method.name, **common, **way.options)
         for name, way in chosen.items()

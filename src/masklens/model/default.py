@@ -8,4 +8,4 @@ from pathlib import Path
 
 HOME = Path(__file__).parents[1] / "assets" / "sentiment"
 OVER = ("inputs", "states")
-"""what there is a lens over"""
+"""the package has one lens over each of these"""

@@ -1,4 +1,4 @@
-"""Where a model runs: device and weights are checked before the work starts."""
+"""Check the device and the weights of a model before the work starts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from ..errors import ModelError
 
 
 def check_device(device: str | torch.device) -> None:
-    """A ModelError for a name that is no device of this machine; for use before a model is loaded."""
+    """Raise a ModelError for a device that this machine does not have; to be called before a model is
+    loaded."""
     try:
         made = torch.device(device)
         if made.type == "cuda" and (made.index or 0) >= torch.cuda.device_count():
             raise RuntimeError(f"there are {torch.cuda.device_count()} GPUs that torch can use")
-        if made.type != "cuda":  # a GPU is left to the process that will use it
+        if made.type != "cuda":  # a GPU is checked by the process that will use it
             torch.empty(0, device=made)
     except (RuntimeError, AssertionError) as error:
         raise _no_device(device, error) from error
@@ -36,7 +37,7 @@ def moved(model: nn.Module, device: str | torch.device | None) -> nn.Module:
 
 
 def check_weights(module: nn.Module) -> None:
-    """Refuse weights that are not there, unless a hook loads them, and weights that allow no gradients."""
+    """Refuse weights on the meta device, unless a hook loads them, and weights that allow no gradients."""
     for part in module.modules():
         for name, p in part.named_parameters(recurse=False):
             if p.is_meta and not hasattr(part, "_hf_hook"):

@@ -27,17 +27,18 @@ Blocks = str | Callable[[nn.Module], Sequence[nn.Module]]
 
 @dataclass(frozen=True)
 class Family:
-    """Where a base model breaks the rule, as dotted paths inside it. None means that the rule holds."""
+    """Where a base model breaks the rules, as dotted paths inside it. None means that the rule holds."""
 
     embeddings: str | None = None
     """the word-embedding module that is really called"""
     blocks: Blocks | None = None
-    """the list of blocks, or a function from the base model to its blocks in the order of their calls (a
-    block that is called several times is named several times)"""
+    """the path of the list of blocks, or a function from the base model to its blocks in the order of their
+    calls (a block that is called several times is listed several times)"""
     finish: Mapping[int, str] = field(default_factory=dict)
-    """blocks (counted from 0) whose output another module finishes, where the model has that module"""
+    """blocks (counted from 0) whose output is completed by another module, and the path of that module"""
     place: Callable[[nn.Module, Tensor], AbstractContextManager[None]] | None = None
-    """for a model that computes distances itself: makes it use the given positions (examples, tokens)"""
+    """for a model that computes relative positions itself: a context in which it uses the given positions
+    (examples, tokens)"""
     refused: str = ""
     """why this family cannot be explained layer by layer"""
     alone: bool = False
@@ -53,7 +54,8 @@ def _albert_blocks(base: Any) -> list[nn.Module]:
 
 
 def _mpnet_place(base: Any, places: Tensor) -> AbstractContextManager[None]:
-    """Correct MPNet's position bias, which takes neighbours in the batch for neighbours in the text."""
+    """Correct MPNet's position bias when only some tokens are run: MPNet counts distances in the batch, not
+    in the text."""
     encoder = base.encoder
 
     def position_bias(*_args: Any, **_kwargs: Any) -> Tensor:
@@ -79,13 +81,13 @@ FAMILIES: dict[str, Family] = {
     ),
     "reformer": Family(refused="its reversible blocks hide their states from autograd"),
     **dict.fromkeys(("convbert", "fnet", "nystromformer", "yoso"), Family(alone=True)),
-    # The table that T5 shows as its input embeddings is never called; its stacks call copies of it.
+    # T5 never calls the module that it reports as its input embeddings; its stacks call copies of it.
     **dict.fromkeys(("t5", "mt5", "umt5", "longt5"), Family(embeddings="encoder.embed_tokens")),
 }
 
 
 def register_family(model_type: str, embeddings: str | None = None, blocks: Blocks | None = None) -> None:
-    """Say where a family has its word embeddings and its blocks, by its config's `model_type`.
+    """Tell masklens where a family has its word embeddings and its blocks, by its config's `model_type`.
 
         register_family("my-model", embeddings="stem.words", blocks="trunk.layers")
 
@@ -95,7 +97,7 @@ def register_family(model_type: str, embeddings: str | None = None, blocks: Bloc
 
 
 def unwrap(model: Any) -> Any:
-    """The module to run. Compiled code ignores later hooks, so the original module is run."""
+    """The module to run. Compiled code ignores hooks that are added later, so the original module is run."""
     return getattr(model, "_orig_mod", model)
 
 
@@ -112,7 +114,7 @@ def base_of(model: Any) -> Any:
 
 
 def family_of(model: Any) -> Family:
-    """The row of the model's family in the table; an empty one where the rules hold."""
+    """The row of the model's family in the table; an empty row if the rules hold."""
     config = getattr(model, "config", None)
     return FAMILIES.get(getattr(config, "model_type", ""), Family())
 
@@ -193,7 +195,7 @@ def _outer_lists(module: nn.Module) -> list[list[nn.Module]]:
 
 
 def _finished(base: Any, family: Family) -> dict[int, nn.Module]:
-    """{block: the module that finishes its output}, for those that this model has."""
+    """{block: the module that completes its output}, for the modules that this model has."""
     ends = {}
     for block, path in family.finish.items():
         parent, _, name = path.rpartition(".")
@@ -257,9 +259,9 @@ def output_head(model: Any) -> nn.Module | None:
 
 
 def call_options(model: Any) -> dict[str, Any]:
-    """What every call of the model gets: keys and values are not kept for a next token.
+    """Options for every call of the model: keys and values are not cached.
 
-    Some heads hand all that they do not know to the base model.
+    Some heads pass all options that they do not know to the base model.
     """
     inner = base_of(model)
     takes = dict(inspect.signature(inner.forward).parameters)
@@ -269,7 +271,7 @@ def call_options(model: Any) -> dict[str, Any]:
 
 
 def accepted_inputs(model: Any) -> Callable[[str], bool]:
-    """Says which of a tokenizer's outputs the model takes.
+    """A function that says whether the model takes a tokenizer's output of some name.
 
     Token types go only to a model with at least two of them: GPT-2 would add the word embedding of
     token 0 to every token, and RoBERTa has one type.
@@ -281,7 +283,7 @@ def accepted_inputs(model: Any) -> Callable[[str], bool]:
 
 
 def padding_id(model: Any, tokenizer: Any) -> int:
-    """The id to pad with: that of the model's config, else that of the tokenizer, else 0."""
+    """The padding id: from the model's config, else from the tokenizer, else 0."""
     for owner in (base_of(model).config, tokenizer):
         if getattr(owner, "pad_token_id", None) is not None:
             return int(owner.pad_token_id)
@@ -313,7 +315,7 @@ def _classification(model: Any, tokenizer: Any) -> Task:
 
 
 def _check_last_token(model: Any) -> None:
-    """A decoder classifies from the last token and needs to know what padding looks like."""
+    """Check that a decoder that classifies from the last token knows the padding token."""
     has_pad = getattr(model.config, "pad_token_id", None) is not None
     decoder = "past_key_values" in inspect.signature(model.forward).parameters
     if decoder and not has_pad and not getattr(model.config, "is_encoder_decoder", False):
@@ -324,7 +326,7 @@ def _check_last_token(model: Any) -> None:
 
 
 def names_the_next_token(model: Any) -> bool:
-    """Whether the model's head names the token after a position, as in a causal language model."""
+    """Whether the head predicts the token after a position, as in a causal language model."""
     name = type(base_of(model)).__name__
     return any(name.endswith(ending) for ending, head in HEADS.items() if head is _CAUSAL)
 
@@ -350,11 +352,11 @@ def _seq2seq(model: Any, tokenizer: Any) -> Task:
 
 
 class Head(NamedTuple):
-    """What a head means and which class of transformers loads it."""
+    """The task of a head, and the class of transformers that loads it."""
 
     loader: str
     task: Callable[[Any, Any], Task]
-    """from the model and its tokenizer"""
+    """a function from the model and its tokenizer to the task"""
 
 
 _CAUSAL = Head("AutoModelForCausalLM", lambda model, tokenizer: CausalLM(tokenizer))
@@ -370,4 +372,4 @@ HEADS: dict[str, Head] = {
     "ForConditionalGeneration": _SEQ2SEQ,
     "MTModel": _SEQ2SEQ,
 }
-"""by the end of the name of the model's class"""
+"""heads by the end of the name of the model's class"""

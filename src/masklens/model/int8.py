@@ -1,6 +1,6 @@
-"""Weights kept in 8 bits: every matrix as whole numbers from -127 to 127, with one scale a row.
+"""Weights stored in 8 bits: every matrix as whole numbers from -127 to 127, with one scale per row.
 
-This is how a file is kept, not how a model runs: the numbers become float32 again when they are read.
+Only the file has 8 bits. The weights become float32 again when they are read.
 """
 
 from __future__ import annotations

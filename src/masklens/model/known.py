@@ -1,10 +1,10 @@
-"""What a model said about the texts that were explained last, so that `verify` need not run them again.
+"""The outputs for the texts that were explained last, so that `verify` need not run these texts again.
 
     heard = Heard(subject); heard.add(rows, batch, output); heard.remember(targets)
     known = recall(subject, texts)           # the batch and the output, or None
 
-A subject remembers one call of `explain`. What is remembered belongs to the texts, whatever becomes of their
-attributions. It is forgotten if the model's weights, adapters or task are no longer the same.
+A subject remembers the texts and outputs of one call of `explain`. They do not depend on the attributions.
+They are forgotten if the model's weights, adapters or task have changed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OWN = vars(nn.Module()).keys()
 
 
 class Known(NamedTuple):
-    """Texts that went through the model already."""
+    """Texts that were run already, and their outputs."""
 
     batch: Batch
     output: Tensor
@@ -43,7 +43,7 @@ _last: WeakKeyDictionary[Subject, tuple[Known, Stamp]] = WeakKeyDictionary()
 
 
 class Heard:
-    """What a model says about texts, one batch after the other, to be remembered when all are done."""
+    """Collects the outputs for texts, batch by batch, and remembers them when all are done."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject, self.rows, self.parts = subject, list[int](), list[Known]()
@@ -81,7 +81,7 @@ class Heard:
 
 
 def _joined(batches: Sequence[Batch], pad_id: int) -> Batch | None:
-    """One batch of all the texts, padded to one length; None if the inputs of some have another form."""
+    """One batch of all texts, padded to one length; None if their inputs have different forms."""
     width = max(batch.shape[1] for batch in batches)
     wide = [batch.widened(width, pad_id) if batch.by_token else batch for batch in batches]
     tensors = [(batch.valid, *batch.inputs.values(), *batch.marks.values()) for batch in wide]
@@ -93,7 +93,7 @@ def _joined(batches: Sequence[Batch], pad_id: int) -> Batch | None:
 
 
 def _chained(values: Sequence[Any]) -> Any:
-    """The examples of several batches: tensors, tuples, or dicts of tensors."""
+    """The examples of several batches in one: tensors, tuples, or dicts of tensors."""
     if isinstance(values[0], Tensor):
         return torch.cat(list(values))
     if isinstance(values[0], dict):
@@ -107,7 +107,7 @@ def _in_input(targets: Sequence[Any] | None, batch: Batch) -> bool:
 
 
 def recall(subject: Subject, texts: Sequence[Text], targets: Sequence[Any] | None = None) -> Known | None:
-    """What the model said about texts, if all are remembered and nothing has changed since."""
+    """The remembered batch and output for texts; None unless all are remembered and nothing has changed."""
     last = _last.get(subject)
     if last is None:
         return None

@@ -1,8 +1,8 @@
 """The LM head of Decoded Grad-CAM: states to logits over the vocabulary.
 
-A language model's head is whatever it computes after its last block. So the states are put in place of the
-last block's output and the model does the rest: no family has to be known, and the final norm of causal
-models is not forgotten.
+The head of a language model is all that it computes after its last block. So masklens replaces the last
+block's output by the states and lets the model do the rest. This works for every family, and includes the
+final norm of causal models.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ REMEDY = (
 )
 
 _same_vocabulary: WeakKeyDictionary[Any, tuple[str, int]] = WeakKeyDictionary()
-"""tokenizers with the head whose vocabulary they were found to have, and their size: it takes a while"""
+"""tokenizers whose vocabulary was compared with that of a head, which is slow: the head's path, and the size
+of the tokenizer at that time"""
 
 LogitHead = Callable[[Tensor], Tensor]
 """from states (rows, width) to logits (rows, vocabulary) in float32"""
 
 
 def find_head(subject: Subject, given: Any) -> LogitHead:
-    """The head of a language model given as an object or a path, or else found with the subject itself.
+    """The head of a language model that is given as an object or a path, or else found in the subject itself.
 
-    Any other module is taken as the head itself.
+    Any other module is used as the head.
     """
     model = _find_model(subject, given)
     if not hasattr(model, "get_output_embeddings"):
@@ -50,7 +51,7 @@ def find_head(subject: Subject, given: Any) -> LogitHead:
 
 
 def find_filler(subject: Subject, given: Any) -> Subject:
-    """The masked language model that is given, or found with the subject: it fills in tokens."""
+    """The masked language model that fills in tokens: the given one, or the one found in the subject."""
     model = _find_model(subject, given)
     if not type(model).__name__.endswith("ForMaskedLM"):
         raise MethodError(
@@ -72,22 +73,22 @@ def _find_model(subject: Subject, given: Any) -> nn.Module:
 
 
 class LanguageHead:
-    """What a Hugging Face language model makes of the last block's output."""
+    """The head of a Hugging Face language model, as a function of the last block's output."""
 
     def __init__(self, model: nn.Module, tokenizer: Any) -> None:
         self.subject = Subject(model, tokenizer, task=Classification(()))
         self.last = max(self.subject.sites)
         self.names_next = names_the_next_token(model)
-        """whether the head names the token after a position, not the one at it"""
+        """whether the head predicts the token after a position, and not the one at it"""
 
     def __call__(self, states: Tensor) -> Tensor:
-        here = states.to(self.subject.device)[:, None]  # one token a row
+        here = states.to(self.subject.device)[:, None]  # one token per row
         output = self.subject.run(_one_token_rows(len(here), here.device), replace={self.last: here}).output
         return output[:, 0].to(states.device)
 
 
 def _one_token_rows(rows: int, device: torch.device) -> Batch:
-    """Inputs whose tokens do not matter: every block's work is replaced or left out."""
+    """Inputs of one token each. Which token does not matter, since the blocks' outputs are replaced."""
     ones = torch.ones(rows, 1, dtype=torch.long, device=device)
     return Batch(
         inputs={"input_ids": ones, "attention_mask": ones},
@@ -102,7 +103,7 @@ def _one_token_rows(rows: int, device: torch.device) -> Batch:
 
 
 def _own_language_model(subject: Subject) -> nn.Module:
-    """The subject's model if it is a language model, or the one whose weights lie in its checkpoint."""
+    """The subject's model if it is a language model, else the language model in its checkpoint."""
     module: Any = subject.module
     if getattr(module, "get_output_embeddings", lambda: None)() is not None:
         return module
@@ -127,7 +128,7 @@ def _from_path(path: str, subject: Subject) -> nn.Module:
 
 @lru_cache(maxsize=2)
 def _load(path: str, local: bool) -> nn.Module | None:
-    """The language model at a path, or None where its head's weights are not there."""
+    """The language model at a path; None if the weights of its head are missing."""
     import transformers
 
     try:
@@ -137,7 +138,7 @@ def _load(path: str, local: bool) -> nn.Module | None:
             return None
         raise MethodError(f"no language model can be loaded from {path!r} ({error}); {REMEDY}") from error
     for auto in _language_models(config, transformers):
-        with quiet():  # whether weights are missing is what is being found out
+        with quiet():  # missing weights are expected here
             model, info = int8.load(auto, path, use_safetensors=True, local_files_only=local)
         if not info["missing_keys"] and not info.get("mismatched_keys"):
             return model.eval()
@@ -154,7 +155,7 @@ def _language_models(config: Any, transformers: Any) -> list[Any]:
 
 @lru_cache(maxsize=8)
 def _vocabulary(path: str) -> dict[str, int] | None:
-    """The vocabulary beside a checkpoint, or None where there is no tokenizer."""
+    """The vocabulary of the tokenizer in a checkpoint; None if it has no tokenizer."""
     from transformers import AutoTokenizer
 
     try:
@@ -173,7 +174,7 @@ def _check_vocabulary(path: str, tokenizer: Any) -> None:
 
 
 def _check_fit(model: Any, subject: Subject) -> None:
-    """The head must read states of this width and name the tokens of this vocabulary."""
+    """Check that the head reads states of the subject's width and predicts tokens of its vocabulary."""
     if getattr(model.config, "is_encoder_decoder", False):
         raise MethodError(
             f"{type(model).__name__}'s head reads its decoder, not the states of the text; {REMEDY}"

@@ -24,9 +24,9 @@ def load_pretrained(
     trust_remote_code: bool = False,
     **options: Any,
 ) -> tuple[nn.Module, Any]:
-    """The model, with the head its config names, and the tokenizer. Weights are never read from pickle.
+    """Load the model, with the head that its config names, and the tokenizer. Pickled weights are never read.
 
-    A GGUF file is a causal language model.
+    A GGUF file is loaded as a causal language model.
     """
     from safetensors import SafetensorError
 
@@ -66,8 +66,8 @@ def _load(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the report of transformers about missing and unused weights, which `_check_weights` reads, and
-    its bars for reading weights from disk; bars for downloads stay."""
+    """Silence two things of transformers: its report about missing and unused weights (`_check_weights` reads
+    these) and its progress bars for reading weights from disk. Bars for downloads stay."""
     from huggingface_hub.utils.tqdm import enable_progress_bars
     from transformers.utils import logging
 
@@ -75,7 +75,7 @@ def quiet() -> Iterator[None]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     if bars:
-        enable_progress_bars()  # the line before has switched off those of the hub as well
+        enable_progress_bars()  # the line before has switched off those for downloads too
     try:
         yield
     finally:
@@ -85,7 +85,7 @@ def quiet() -> Iterator[None]:
 
 
 def _check_weights(model: nn.Module, info: Mapping[str, Any], path: Any) -> None:
-    """Refuse a model with random weights, and warn of unused weights unless they belong to another head."""
+    """Refuse a model with missing weights, and warn of unused weights unless they belong to another head."""
     missing, unused = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
     if missing:
         raise ModelError(

@@ -1,4 +1,5 @@
-"""One thread at a time uses a model: hooks, mode and attention implementation are states of the module."""
+"""One lock per model: hooks, mode and attention implementation belong to the module, so threads take
+turns."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ _finding = threading.Lock()
 def lock_of(module: nn.Module) -> AbstractContextManager[Any]:
     """The re-entrant lock of a module; modules that share a part share the lock.
 
-    It is found by the module, so that two subjects over one model, and an adapter over a model, have one.
-    Leave a block that holds it in the thread that entered it: a generator must not yield inside.
+    Two subjects over the same model, or over a model and its adapter, get the same lock. A block that holds
+    the lock must be left in the thread that entered it, so a generator must not yield inside.
     """
     with _finding:
         if module not in _locks:
@@ -31,7 +32,7 @@ def lock_of(module: nn.Module) -> AbstractContextManager[Any]:
 
 @contextmanager
 def locks_of(*modules: nn.Module) -> Iterator[None]:
-    """Hold the locks of several modules, taken in one order: two threads never wait for each other's."""
+    """Hold the locks of several modules. They are always taken in the same order, so there is no deadlock."""
     with ExitStack() as held:
         for lock in sorted({lock_of(module) for module in modules}, key=id):
             held.enter_context(lock)

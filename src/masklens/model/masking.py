@@ -1,19 +1,19 @@
-"""Run a model on texts of which only some tokens are kept: the one place where tokens are taken away.
+"""Run a model on texts with some tokens removed. All removal of tokens happens in this module.
 
     masked = Masked(subject, subject.encode(texts), "mask")
     moved = masked.read(rows, keep, lambda rows, batch, output: task.divergence(reference[rows], output))
 
-What becomes of the other tokens is the `how`:
+`how` says what happens to the removed tokens:
 
     "mask"     they become the mask token and leave attention
     "drop"     they are taken out of the text, and the tokens after them move up
     "fill"     a masked language model puts the likeliest tokens in their place (see Fill)
     Baseline   their states at a site are replaced; they stay in attention
 
-A token out of attention has no effect on the others, so where the model can be told the places of the
-tokens, only the kept ones are run: packed to the left, with their own positions. That this is the same is
-tried on the longest texts of every batch; models for which it is not, and tasks with an output for each
-token, get the whole text with tokens masked.
+A token outside attention has no effect on the others. So if the model takes positions as an input, only the
+kept tokens are run: packed to the left, with their own positions. A test on the longest texts of every batch
+checks that the output is the same. If it is not, and for tasks with an output for each token, the whole text
+is run with masked tokens.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .subject import Subject
 
 Manner = Literal["mask", "drop", "fill"]
 Answer = Callable[[Tensor, Batch, Tensor], Tensor]
-"""from the texts of some views (views,), their batch and their output to what is wanted, (views, ...)"""
+"""a function from the numbers of the texts (views,), their batch and their output to values (views, ...)"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,42 +43,43 @@ class Baseline:
     """Removed tokens have their state at a site replaced by a vector; they stay in attention."""
 
     vector: Tensor
-    """(width,), a table by place (see `baseline_at`), or what broadcasts to (examples, tokens, width)"""
+    """(width,), a table by position (see `baseline_at`), or a tensor that broadcasts to (examples, tokens,
+    width)"""
     site: int = 0
     state: Tensor | None = None
-    """the unedited states (examples, tokens, width), where they are known: the blocks below are not run"""
+    """the unedited states (examples, tokens, width) if they are known; then the blocks below are not run"""
 
 
 @dataclass(frozen=True, eq=False)
 class Fill:
-    """Removed tokens are replaced by those that a masked language model finds likeliest there.
+    """Removed tokens are replaced by the likeliest tokens of a masked language model.
 
-    The language model sees the kept tokens and a mask token for each removed one, once. So the model under
-    study reads a whole text, and nothing of the removed tokens but what the kept ones tell.
+    The language model reads the kept tokens and a mask token for each removed one, in one pass. So the model
+    under study reads a complete text, in which the removed tokens are guessed from the kept ones.
     """
 
     lm_head: Any = None
     """the pre-trained model with its LM head, as for decoded_gradcam: a path, a hub id or the model itself;
-    by default the one that lies in the subject's own checkpoint"""
+    by default the one in the subject's own checkpoint"""
 
 
 How = Manner | Tensor | Baseline | Fill
-"""what becomes of removed tokens"""
+"""what happens to removed tokens"""
 
 
 class Masked:
-    """Texts ready to be run with some of their tokens taken away.
+    """Texts, ready to be run with some of their tokens removed.
 
     Args:
         how: "mask", "drop", "fill", a Fill, a Baseline, or a vector that replaces the word embeddings.
-        pack: whether to run the kept tokens alone where that is the same.
+        pack: whether to run only the kept tokens, if that gives the same output.
         tokens_at_once: the most tokens of one forward pass.
         like: other texts of the same subject, whose checks of what the model allows hold here too if the
             texts are no longer.
     """
 
     by_text: bool
-    """whether the output has the same shape however much padding there is"""
+    """whether the shape of the output does not depend on padding"""
     packed: bool
     """whether removed tokens are left out of the model's input"""
     longest: int
@@ -118,7 +119,7 @@ class Masked:
     def read(self, rows: Tensor, keep: Tensor, answer: Answer) -> Tensor:
         """Answers to views of texts: rows (views,) names the texts, keep (views, tokens) is bool.
 
-        Views of like length run together, as many as the number of tokens at once allows, or as memory does.
+        Views of similar length run in one batch, as large as `tokens_at_once` and the memory allow.
         """
         rows, keep = (one.to(self.batch.valid.device) for one in (rows, keep))
         if not len(rows):
@@ -135,7 +136,7 @@ class Masked:
         return found[places.argsort().to(found.device)]
 
     def _parts(self, rows: Tensor, keep: Tensor) -> Iterator[list[int]]:
-        """The numbers of the views that run together, the longest first."""
+        """The numbers of the views in batches, the longest first."""
         widths = torch.full(rows.shape, self.batch.shape[1], device=rows.device)
         if not isinstance(self.how, Baseline | Fill):
             widths = (keep if self.packed else self.batch.valid[rows]).sum(1)
@@ -147,7 +148,7 @@ class Masked:
             order = order[size:]
 
     def run(self, rows: Tensor, keep: Tensor) -> tuple[Batch, Tensor]:
-        """One forward pass over views: what the model was given, and its output."""
+        """One forward pass over views. Returns the model's input and its output."""
         if isinstance(self.how, Baseline):
             return self._replaced(rows, keep, self.how)
         if self.language is not None:
@@ -155,8 +156,8 @@ class Masked:
         return self._visible(rows, keep) if self.packed else self._masked(rows, keep)
 
     def _visible(self, rows: Tensor, keep: Tensor) -> tuple[Batch, Tensor]:
-        """Only tokens that are attended to, and those at which a language model is read, packed to the left;
-        at their own places unless tokens are dropped."""
+        """Run only the tokens that are attended to, and those at which a language model is read. They are
+        packed to the left and keep their own positions, unless tokens are dropped."""
         whole = self._hidden(rows, keep)
         shown = whole.inputs["attention_mask"].bool() | self._read_at(whole)
         places, there = packing(shown)
@@ -181,15 +182,15 @@ class Masked:
             return batch, self.subject.run(batch).output
 
     def _masked(self, rows: Tensor, keep: Tensor) -> tuple[Batch, Tensor]:
-        """The whole text, with tokens hidden."""
+        """Run the whole text, with tokens hidden."""
         batch = self._hidden(rows, keep)
         batch = batch.trimmed() if self.by_text else batch
         return batch, self.subject.run(batch).output
 
     def _hidden(self, rows: Tensor, keep: Tensor) -> Batch:
-        """The whole text: removed tokens become the mask token and leave attention.
+        """The batch of whole texts, in which removed tokens become the mask token and leave attention.
 
-        Where nothing at all is kept, the mask tokens stay in attention: a model must attend to something.
+        If nothing at all is kept, the mask tokens stay in attention: a model must attend to something.
         """
         batch = self.batch.take(rows.tolist())
         hidden = batch.valid & ~keep
@@ -219,7 +220,7 @@ class Masked:
         return batch, edited_run(self.subject, batch, how.site, state, keep, vector)
 
     def _filled(self, rows: Tensor, keep: Tensor, language: Subject) -> tuple[Batch, Tensor]:
-        """The whole text, with the language model's tokens where some were removed."""
+        """Run the whole text, with the language model's tokens in place of removed ones."""
         batch = self.batch.take(rows.tolist())
         hidden, ids = batch.valid & ~keep, batch.inputs["input_ids"]
         asked = replace(batch, inputs=batch.inputs | {"input_ids": torch.where(hidden, self.fill, ids)})
@@ -230,8 +231,8 @@ class Masked:
         return batch, self.subject.run(batch).output
 
     def _removable(self) -> Tensor:
-        """Special tokens, and tokens that are the mask token already, stay; with a Baseline the task says
-        which."""
+        """(examples, tokens) bool: the tokens that can be removed. Special tokens, and tokens that are the
+        mask token already, cannot; with a Baseline the task decides."""
         batch = self.batch
         if isinstance(self.how, Baseline):
             return self.subject.task.removable(batch)
@@ -245,7 +246,7 @@ class Masked:
 
     @torch.no_grad()
     def _reads_by_text(self) -> bool:
-        """Whether the output has the same shape however much padding there is."""
+        """Whether the shape of the output does not depend on padding."""
         if self.subject.task.fixed_shape:
             return True
         shortest = self.batch.take([int(self.batch.valid.sum(1).argmin())])
@@ -256,7 +257,7 @@ class Masked:
 
     @torch.no_grad()
     def _check_dropping(self) -> None:
-        """Dropped tokens move the others: a task that reads certain positions cannot be asked then."""
+        """Refuse "drop" for tasks that read certain positions: dropped tokens move the others."""
         first, keep = self.batch.valid.new_zeros(1).long(), self.batch.valid[:1] & ~self.removable[:1]
         whole = self._masked(first, keep)[1].shape
         if self.batch.marks or self._visible(first, keep)[1].shape != whole:
@@ -267,7 +268,8 @@ class Masked:
 
     @torch.no_grad()
     def _packing_is_exact(self) -> bool:
-        """Try it on the longest texts, with every other token hidden, and with all but the first hidden."""
+        """Whether packing gives the same output. It is tried on the longest texts, with every other token
+        hidden, and with all but the first hidden."""
         written = "decoder_input_ids" in self.batch.inputs  # an output is then read at the decoder's tokens
         if written or not takes_positions(self.subject.module):
             return False
@@ -288,7 +290,7 @@ def _moved(positions: Tensor, shown: Tensor) -> Tensor:
 
 
 def packing(keep: Tensor) -> tuple[Tensor, Tensor]:
-    """Places of the kept tokens (rows, width), in order, and which of them are not padding."""
+    """The positions of the kept tokens (rows, width), in order, and which entries are not padding."""
     lengths = keep.sum(1)
     width = max(1, int(lengths.max()))
     places = torch.argsort((~keep).to(torch.uint8), dim=1, stable=True)[:, :width]
@@ -307,8 +309,8 @@ def edited_run(
     """The output after the states at one site are mixed with a baseline.
 
     Args:
-        state: the unedited states, where they are known; the blocks below the site are not run then.
-        keep: (examples, tokens), bool or between 0 and 1. What may not be removed is always kept.
+        state: the unedited states if they are known; then the blocks below the site are not run.
+        keep: (examples, tokens), bool or between 0 and 1. Tokens that may not be removed are always kept.
     """
     removable, known = subject.task.removable(batch), keep.dtype == torch.bool
     everywhere = keep | ~removable if known else torch.where(removable, keep, 1.0)
@@ -326,8 +328,8 @@ def mix(keep: Tensor, state: Tensor, baseline: Tensor) -> Tensor:
 
 
 def baseline_at(baseline: Tensor, tokens: int) -> Tensor:
-    """A baseline for texts of so many tokens: a table by place (places, width) becomes (tokens, width), its
-    last row standing for all places beyond it; others are as they are."""
+    """A baseline for texts of `tokens` tokens. A table by position (positions, width) becomes (tokens,
+    width); its last row stands for all later positions. Other baselines stay as they are."""
     if baseline.dim() != 2:
         return baseline
     return baseline[torch.arange(tokens, device=baseline.device).clamp(max=len(baseline) - 1)]
@@ -345,7 +347,7 @@ def _manner(how: Any) -> Manner | Baseline | Fill:
 
 
 def _fill_token(subject: Subject) -> int:
-    """The mask token, or for a model without one the unknown or end token."""
+    """The id of the mask token, or of the unknown or end token if the model has no mask token."""
     for name in ("mask", "unk", "eos", "pad"):
         found = getattr(subject.tokenizer, f"{name}_token_id", None)
         if found is not None:

@@ -1,4 +1,4 @@
-"""Work in pieces that fit into memory."""
+"""Cut work into pieces that fit into memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from ..errors import MethodError
 T = TypeVar("T")
 
 TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 32768}
-"""tokens of one forward pass; more do not make it faster"""
+"""tokens of one forward pass; a larger batch is not faster"""
 STATES_OF_A_BLOCK = 34
-"""numbers, in widths, that a block keeps of each token for the backward pass (Korthikanti et al. 2022)"""
+"""how many numbers a block stores for each token for the backward pass, in units of the width (Korthikanti et
+al. 2022)"""
 SHARE_OF_MEMORY = 0.25
-"""of a GPU's free memory, for one pass"""
+"""the share of a GPU's free memory that one pass may take"""
 
 
 def even(count: int, limit: int) -> int:
@@ -27,9 +28,10 @@ def even(count: int, limit: int) -> int:
 def in_halves(
     work: Callable[[list[int]], T], rows: list[int], also: tuple[type[Exception], ...] = ()
 ) -> Iterator[tuple[list[int], T]]:
-    """`work(rows)`, or, where memory does not suffice, that of ever smaller halves of the rows, in order.
+    """`work(rows)`. If memory does not suffice, the rows are halved again and again, and the results come in
+    order.
 
-    Errors of the kinds in `also` halve the rows too. One that a single row causes is raised.
+    Errors of the kinds in `also` halve the rows too. An error that a single row causes is raised.
     """
     try:
         result = work(rows)
@@ -39,7 +41,7 @@ def in_halves(
     else:
         yield rows, result
         return
-    # Here, where the error no longer holds what was computed.
+    # Only here, after the except block: the error no longer holds the tensors in memory.
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     half = len(rows) // 2
@@ -48,12 +50,12 @@ def in_halves(
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory did not suffice. The CPU's allocator has no error of its own."""
+    """Whether the error means that memory did not suffice. torch has no error class for this on the CPU."""
     return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
 
 
 def tokens_at_once(module: torch.nn.Module, device: torch.device) -> int:
-    """The tokens of one pass with gradients: as many as are fast, and as the memory of a GPU takes."""
+    """How many tokens to run in one pass with gradients: limited by speed, and by the memory of a GPU."""
     most = TOKENS_AT_ONCE.get(device.type, TOKENS_AT_ONCE["cuda"])
     config: Any = getattr(module, "config", None)
     width, blocks = (getattr(config, name, None) for name in ("hidden_size", "num_hidden_layers"))
@@ -64,10 +66,10 @@ def tokens_at_once(module: torch.nn.Module, device: torch.device) -> int:
 
 
 class BatchSize:
-    """How many texts go through a model at once; fewer from when they did not fit into memory on.
+    """How many texts are run in one batch. The number falls when a batch does not fit into memory.
 
     Args:
-        texts: so many. Without it, as many as have `tokens` tokens together, padding included.
+        texts: the number of texts. Without it, a batch holds `tokens` tokens, padding included.
     """
 
     def __init__(self, texts: int | None, tokens: int) -> None:
@@ -76,8 +78,8 @@ class BatchSize:
         self.texts, self.tokens = texts, tokens
 
     def cut(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """The numbers of texts of these lengths in batches, the longest first: what does not fit shows at
-        once, and texts of like length go together."""
+        """Batches of the numbers of texts with these lengths. Texts of similar length share a batch. The
+        longest come first, so that a lack of memory shows early."""
         order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
         while order:
             size = self.texts or max(1, self.tokens // max(1, lengths[order[0]]))
@@ -87,7 +89,7 @@ class BatchSize:
     def within_memory(
         self, work: Callable[[list[int]], T], rows: list[int], also: tuple[type[Exception], ...] = ()
     ) -> Iterator[tuple[list[int], T]]:
-        """`work` on a batch, or on halves of it (see `in_halves`); later batches are smaller then."""
+        """`work` on a batch, or on halves of it (see `in_halves`). After that, later batches are smaller."""
         tokens = self.tokens
 
         def tried(some: list[int]) -> T:

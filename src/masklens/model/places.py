@@ -1,4 +1,4 @@
-"""Where a model is loaded from: whether there is one, and what is said if it cannot be loaded."""
+"""Check the place that a model is loaded from, and explain why a model cannot be loaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import ModelError, did_you_mean
 
 
 def check_place(path: str | os.PathLike[str], gguf_file: str | None = None) -> None:
-    """Raise a ModelError if a path names no folder, or one without a model. A hub id is not looked for."""
+    """Raise a ModelError if a path names no folder, or a folder without a model. A hub id is not checked."""
     place = Path(path)
     if place.is_dir():
         if not gguf_file and not (place / "config.json").exists():
@@ -36,7 +36,7 @@ def _is_local(path: str) -> bool:
 
 
 def not_loaded(path: str | os.PathLike[str], error: Exception) -> ModelError:
-    """What transformers said about a model, in one line."""
+    """The error of transformers about a model, as a ModelError in one line."""
     said = " ".join(str(error).strip().split("\n")[0].split()).rstrip(".")[:300] or type(error).__name__
     if "requires `accelerate`" in str(error):
         return ModelError("device_map= needs the package accelerate; install it with: pip install accelerate")

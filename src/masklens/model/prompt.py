@@ -1,4 +1,4 @@
-"""What a language model is asked: a string, or the messages of a chat in the model's own template."""
+"""Prompts for a language model: a string, or the messages of a chat in the model's own template."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Prompt:
     ids: tuple[int, ...]
     offsets: tuple[Span, ...]
     special: tuple[bool, ...]
-    """special tokens, and all that a chat template adds to the messages: it is never taken away"""
+    """whether a token is special or added by the chat template; such tokens are never removed"""
     turns: tuple[Turn, ...] = ()
 
 
 def read_prompt(subject: Subject, given: str | Messages) -> Prompt:
     """A prompt from a string, or from messages with the roles and contents of a chat.
 
-    A chat template is filled once, and what it makes gets no further special tokens. Neither does a string
-    that begins with the start mark. An end mark that the tokenizer adds is left out: the answer follows.
+    A chat template is applied once, and its result gets no further special tokens. Neither does a string
+    that begins with the start token. An end token that the tokenizer adds is removed: the answer follows.
     """
     encoder = subject._encode
     if not isinstance(encoder, TokenizerEncoder):
@@ -63,16 +63,16 @@ def _encoded(encoder: TokenizerEncoder, text: str, turns: tuple[Turn, ...]) -> P
 
 
 def _within(text: str, span: Span, turns: Sequence[Turn]) -> bool:
-    """Whether a token stands for characters of a turn."""
+    """Whether a token covers characters of a turn."""
     start, end = span
     start += len(text[start:end]) - len(text[start:end].lstrip())
     return any(turn.start < end and start < turn.end for turn in turns)
 
 
 def check_messages(given: Any) -> list[dict[str, str]]:
-    """Messages as plain dicts, or a TextError about the first one that is none."""
+    """Messages as plain dicts. The first entry that is not a message raises a TextError."""
     if not isinstance(given, list | tuple) or not given:
-        raise TextError(f"{given!r:.60} is no prompt; give a string, or a list of messages")
+        raise TextError(f"{given!r:.60} is not a prompt; give a string, or a list of messages")
     for i, one in enumerate(given):
         strings = isinstance(one, Mapping) and all(isinstance(one.get(k), str) for k in ("role", "content"))
         if not strings:
@@ -91,9 +91,9 @@ def fill(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> str:
 
 
 def find_turns(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[Turn]:
-    """Where the contents of the messages stand in the filled template.
+    """The characters of each message's content in the filled template.
 
-    The template is filled a second time, with marks in place of the contents, to know what it adds itself.
+    The template is filled a second time, with markers instead of contents, to see what it adds itself.
     """
     marks = [f"\u2e28{i}\u2e29" for i in range(len(messages))]
     pairs = list(zip(messages, marks, strict=True))
@@ -111,7 +111,7 @@ def find_turns(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[Tu
 
 
 def _sought(text: str, messages: Sequence[Mapping[str, str]]) -> list[Turn]:
-    """The same for a template that changes contents, most often by taking white space off their ends."""
+    """The same for a template that changes contents, most often by stripping white space."""
     turns, at = [], 0
     for one in messages:
         content = one["content"].strip()
@@ -128,11 +128,11 @@ def _sought(text: str, messages: Sequence[Mapping[str, str]]) -> list[Turn]:
 def beginnings(
     subject: Subject, prompt: Prompt, names: Sequence[str], lengths: Sequence[int], text: str
 ) -> Batch:
-    """The first tokens of a text as a batch, one example a length, padded on the right.
+    """Several beginnings of a text as a batch, one example for each length, padded on the right.
 
     Args:
-        prompt: the whole text with all its tokens, of which `names` are the names.
-        text: what the records are to say the text is.
+        prompt: the whole text with all its tokens; `names` are the names of the tokens.
+        text: the text that is shown in the records.
     """
     encoder: Any = subject._encode
     count = max(lengths)

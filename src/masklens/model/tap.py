@@ -30,7 +30,7 @@ Replacement = Tensor | Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """A tensor that enters or leaves a module.
+    """The place of a state: a tensor that enters or leaves a module.
 
     A module that is called several times in one forward pass (ALBERT's shared layer) has one point for each
     call. `call=None` means every call.
@@ -40,7 +40,7 @@ class Point:
     side: Literal["input", "output"] = "output"
     call: int | None = None
     copied: bool = False
-    """whether the model goes on with a copy: CTRL scales its embeddings in place"""
+    """whether the model gets a copy of the state, because it changes it in place, as CTRL does"""
 
     def __str__(self) -> str:
         return f"{self.side} of {type(self.module).__name__}" + (
@@ -184,8 +184,8 @@ def _passing(compute: Callable[..., Any], calls: Mapping[int | None, int]) -> Ca
 def gathering(module: nn.Module, positions: Tensor) -> Iterator[list[nn.Module]]:
     """Inside the block, the module gets only the states at the positions (examples, steps), -1 for none.
 
-    Yields a list that names the module once it was called so. An input that is not (examples, tokens,
-    width) is left as it is.
+    Yields a list to which the module is added when it was called this way. An input whose shape is not
+    (examples, tokens, width) is left as it is.
     """
     done: list[nn.Module] = []
 
@@ -209,9 +209,9 @@ def recomputing(
     needed: Callable[[Tensor], bool],
     inside: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Iterator[None]:
-    """Inside the block, a module whose input has a gradient, and for which `needed` says so, keeps only its
-    input; its inner values are computed again on the way back, in the context `inside` (gradient
-    checkpointing)."""
+    """Gradient checkpointing inside the block: a module whose input has a gradient, and for which `needed`
+    returns true, stores only its input. Its activations are computed again in the backward pass, in the
+    context `inside`."""
     from torch.utils.checkpoint import checkpoint
 
     how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
@@ -263,7 +263,7 @@ def overridden(module: nn.Module, name: str, function: Callable[..., Any]) -> It
 
 @contextmanager
 def output_lengths(points: Iterable[Point]) -> Iterator[dict[Point, int]]:
-    """Find out what each point's module returns: 0 for a bare tensor, n for a tuple of n (see `skip`).
+    """Find out what the module of each point returns: 0 for a bare tensor, n for a tuple of n (see `skip`).
 
     A module that returns further tensors cannot be skipped and is left out.
     """

@@ -1,4 +1,4 @@
-"""Whether a tokenizer and a model belong together, found out before anything is computed."""
+"""Check that a tokenizer and a model belong together, before anything is computed."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..errors import ModelError
 
 WORD = re.compile(r"[^\W_]{2,}")
 TRIED = 50
-"""words of the vocabulary that are tokenised again"""
+"""how many words of the vocabulary are tokenised as a test"""
 NEARLY_ALL = 0.9
-"""a larger share of unknown tokens is a mistake"""
+"""a larger share of unknown tokens is treated as an error"""
 REMEDY = "use the tokenizer that the model was trained with: Subject(model, tokenizer)"
 _checked: WeakKeyDictionary[Any, tuple[int, int | None]] = WeakKeyDictionary()
-"""tokenizers that were found good, with their size and that of the model: a large vocabulary takes a while"""
+"""tokenizers that passed the check, which is slow for a large vocabulary, with their size and the model's"""
 
 
 def check_tokenizer(tokenizer: Any, embeddings: nn.Module) -> None:
-    """Raise a ModelError for a tokenizer that is missing, empty, not the model's, or that knows no word."""
+    """Raise a ModelError for a tokenizer that is missing, empty, another model's, or that knows no word."""
     if tokenizer is None:
         raise ModelError(f"there is no tokenizer; {REMEDY}, or Subject.from_module with an encode function")
     rows = getattr(embeddings, "num_embeddings", None)
@@ -68,7 +68,7 @@ def _check_size(vocabulary: Mapping[str, int], rows: int | None) -> None:
 
 
 def _check_words(tokenizer: Any, words: list[str]) -> None:
-    """A tokenizer that works finds its own words again."""
+    """Raise a ModelError if the tokenizer does not find the words of its own vocabulary."""
     unknown = tokenizer.unk_token_id
     texts = [tokenizer.convert_tokens_to_string([word]).removeprefix("##").strip() for word in words]
     rows = [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in texts if text]
@@ -86,7 +86,7 @@ def load_tokenizer(path: str | os.PathLike[str], everywhere: dict[str, Any]) -> 
 
     try:
         return transformers.AutoTokenizer.from_pretrained(path, **everywhere)
-    except Exception as error:  # tokenizers, which is written in Rust, knows no other
+    except Exception as error:  # the Rust library tokenizers raises plain Exceptions
         if "trust_remote_code" in str(error):
             raise
         raise ModelError(

@@ -1,4 +1,4 @@
-"""Contexts that are too long for the model: windows that overlap, and the one with the best answer."""
+"""Long contexts: cut them into windows that overlap, and find the window with the best answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Window(NamedTuple):
 
     pair: tuple[str, str]
     start: int
-    """where the part begins in the whole context, in characters"""
+    """the character of the whole context at which the part begins"""
 
     @property
     def end(self) -> int:
@@ -31,9 +31,10 @@ class WindowAnswer(NamedTuple):
     """The best answer in one window."""
 
     score: float
-    """the logit of the start plus that of the end; unlike probabilities it can be compared between windows"""
+    """the logit of the start plus the logit of the end; unlike probabilities, it can be compared between
+    windows"""
     start: int
-    """in the whole context, in characters"""
+    """`start` and `end` are characters of the whole context"""
     end: int
 
 
@@ -114,7 +115,7 @@ def _last(
     first: int,
     last: int,
 ) -> int:
-    """The end at which a window fits. A part alone may have more tokens than inside the whole context."""
+    """The largest end at which a window fits. A part alone may have more tokens than inside the context."""
     while True:
         last = len(spans) if last >= len(spans) else _snapped(words, last, first + 1)
         part = pair[1][spans[first][0] : spans[last - 1][1]]
@@ -133,7 +134,7 @@ def best_windows(
 ) -> tuple[list[Text], list[dict[str, Any]]]:
     """For each pair the window with the best answer, and notes about it; no notes if the pair fits.
 
-    If the target is an answer's text, it is the window where that answer has the best score.
+    If the target is the text of an answer, the window is the one where that answer has the best score.
     """
     chosen, notes = list(texts), [dict[str, Any]() for _ in texts]
     for i, text in enumerate(texts):

@@ -1,1 +1,2 @@
-"""What masklens gives back, beside attributions: answers, verifications, units and the names of layers."""
+"""The records that masklens returns beside attributions: answers and verifications; units, names of
+layers."""

@@ -1,4 +1,5 @@
-"""The record of a language model's answer: what each of its tokens rests on. It does not need torch."""
+"""The record of a language model's answer, with an explanation of each of its tokens. It does not need
+torch."""
 
 from __future__ import annotations
 
@@ -37,49 +38,49 @@ class Generation:
     """
 
     prompt: str
-    """as the model read it: the chat template is filled"""
+    """the prompt as the model read it, with the chat template filled"""
     answer: str
     ids: tuple[int, ...]
-    """of the prompt's and the answer's tokens"""
+    """the ids of all tokens of prompt and answer"""
     units: tuple[int, ...]
-    """for each of the ids the number of its unit in `tokens`"""
+    """for each of the ids, the number of its unit in `tokens`"""
     tokens: tuple[str, ...]
-    """the tokens of prompt and answer, or the words, sentences, ... in their place"""
+    """the units of prompt and answer: tokens, or words, sentences, ... (see `kind`)"""
     offsets: tuple[tuple[int, int], ...]
-    """characters in prompt + answer"""
+    """for each unit, its first and end character in prompt + answer"""
     special: tuple[bool, ...]
-    """marks, and what the chat template adds to the messages: never taken away"""
+    """for each unit, whether it is a special token or added by the chat template; it is never removed"""
     turns: tuple[Turn, ...]
     steps: tuple[str, ...]
-    """the answer's tokens"""
+    """the names of the explained tokens of the answer (or of the span)"""
     pieces: tuple[str, ...]
-    """the same as they are written"""
+    """the text of each step"""
     places: tuple[int, ...]
-    """for each step, how many of the ids it has seen"""
+    """for each step, how many of the ids come before it"""
     targets: tuple[tuple[int, ...], ...]
     """for each step, the ids of its tokens: one, or those of a span"""
     ends: tuple[int, ...]
-    """for each step, how many characters of prompt + answer it has seen"""
+    """for each step, how many characters of prompt + answer come before it"""
     sites: tuple[int, ...]
     scores: np.ndarray
-    """(steps, sites, tokens) float32, 0 for tokens that a step has not seen"""
+    """(steps, sites, tokens) float32, 0 for tokens that do not come before the step"""
     probabilities: tuple[float, ...]
-    """of each step, as the model has it"""
+    """the probability of each step, given the text before it"""
     runners_up: tuple[tuple[Guess, ...], ...]
-    """for each step the likeliest other tokens"""
+    """for each step, the likeliest other tokens"""
     method: str
     kind: str = "tokens"
     """what `tokens` holds: tokens, words, sentences, turns or spans"""
     settings: Mapping[str, Any] = field(default_factory=dict)
     merge: str = "sum"
     logit_lens_sites: tuple[int, ...] = ()
-    """the layers whose states the model's own head has read, whatever `sites` has scores of"""
+    """the sites of `logit_lens`; they do not depend on `sites`"""
     logit_lens: tuple[tuple[Guess, ...], ...] = ()
-    """for each step and layer of `logit_lens_sites`, the token that the head puts first there"""
+    """for each step and each of `logit_lens_sites`, the likeliest token by the model's own head"""
     settled: tuple[int | None, ...] = ()
-    """for each step, the layer from which on its token stays first; None where it never does"""
+    """for each step, the site from which on its token stays the likeliest; None if it never does"""
     verification: tuple[Verification, ...] = ()
-    """what removing units did, one a step; none where it was not tried"""
+    """one verification per step; empty if it was not tried"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scores", np.asarray(self.scores, dtype=np.float32))
@@ -118,11 +119,11 @@ class Generation:
         return self.prompt + self.answer
 
     def seen(self, step: int) -> int:
-        """How many of the tokens (or units) a step has seen, the last one perhaps in part."""
+        """How many of the tokens (or units) come before a step; the last one may come before it in part."""
         return max(self.units[: self.places[step]]) + 1
 
     def step(self, step: int) -> Attribution:
-        """One step as an attribution: its text is what the model had read by then."""
+        """One step as an attribution. Its text is the text before the step."""
         step = range(len(self))[step]
         count, last = self.seen(step), self.ends[step]
         return Attribution(
@@ -142,7 +143,7 @@ class Generation:
         )
 
     def likeliest(self, step: int) -> str:
-        """The token that the model itself puts first."""
+        """The token that the model itself finds likeliest at a step."""
         best = self.runners_up[step][:1]
         return best[0].token if best and best[0].probability > self.probabilities[step] else self.pieces[step]
 
@@ -274,7 +275,8 @@ Record = Attribution | Generation
 
 
 def save(made: Record | Sequence[Record], path: str | os.PathLike[str]) -> Path:
-    """Write attributions, or generations, to a .parquet or .json file; it appears whole or not at all.
+    """Write attributions, or generations, to a .parquet or .json file. It is written completely or not at
+    all.
 
     Scores that are not finite are written as null, and are read back as nan.
     """
@@ -319,7 +321,7 @@ def holds_generations(path: Path) -> bool:
     try:
         first = next(iter(records(str(path), wanted, 1)), (0, ""))[1]
     except FileError:
-        return False  # attributions, which say what else is wrong with the file
+        return False  # whatever else is wrong, the reader of attributions reports it
     return isinstance(first, Mapping) and first.get("runners_up") is not None
 
 

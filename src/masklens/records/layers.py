@@ -1,4 +1,4 @@
-"""The names of layers: what people read in place of the numbers of sites."""
+"""The names of layers, which people read instead of the numbers of sites."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from ..errors import SiteError
 
 
 def site_name(site: int) -> str:
-    """0 is the words before position is added, 1 the whole embeddings, k+1 the output of block k."""
+    """The name of a site: "words" (site 0, before positions are added), "embeddings" (site 1, the input of
+    the first block), "block k" (site k+1, the output of block k)."""
     return ("words", "embeddings")[site] if site < 2 else f"block {site - 1}"
 
 
@@ -24,7 +25,7 @@ def site_number(name: str) -> int:
 
 
 def row_name(name: str) -> str:
-    """The name of a row or a setting of one layer, NAME@SITE, with the layer's own name."""
+    """NAME@SITE, the name of a row or a setting, with the name of the layer: "gradcam, block 3"."""
     head, at, site = name.rpartition("@")
     return f"{head}, {site_name(int(site))}" if at and site.isdecimal() else name
 

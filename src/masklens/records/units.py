@@ -1,4 +1,4 @@
-"""What a text is cut into: tokens, words, sentences, the turns of a chat, or spans that the user gives."""
+"""Cut a text into units: tokens, words, sentences, the turns of a chat, or spans that the user gives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ END = re.compile(r"(?<=[.!?])[\"')\]»”’]*\s+|(?<=[。！？])|\n+")
 
 
 class Turn(NamedTuple):
-    """Characters of a chat that one side wrote."""
+    """One message of a chat: who wrote it, and its characters in the prompt."""
 
     role: str
     start: int
@@ -23,7 +23,7 @@ class Turn(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The tokens of a text, as far as their places are concerned."""
+    """The tokens of a text and their positions in it."""
 
     text: str
     tokens: Sequence[str]
@@ -33,11 +33,11 @@ class Layout(NamedTuple):
 
 
 def unit_groups(layout: Layout, units: Any) -> list[list[int]]:
-    """Token numbers of each unit, in the order of the text. Special tokens are in units of their own.
+    """The token numbers of each unit, in the order of the text. Special tokens are in units of their own.
 
     Args:
-        units: "tokens", "words", "sentences" (which end with a turn), "turns", or spans of the text: parts
-            of it as strings, or (start, end) characters. What lies between spans is a unit too.
+        units: "tokens", "words", "sentences" (a turn ends a sentence), "turns", or spans of the text: parts
+            of it as strings, or (start, end) characters. The text between two spans is a unit too.
     """
     if isinstance(units, str) and units == "tokens":
         return [[i] for i in range(len(layout.tokens))]
@@ -48,7 +48,7 @@ def unit_groups(layout: Layout, units: Any) -> list[list[int]]:
 
 
 def check_units(units: Any, turns: bool) -> None:
-    """A TextError for units that there are not, before any work is done."""
+    """Raise a TextError for unknown units, before any work is done."""
     if isinstance(units, str) and units not in KINDS:
         raise TextError(f"no units {units!r}; give {', '.join(KINDS)}, or a list of spans of the text")
     if units == "turns" and not turns:
@@ -80,7 +80,7 @@ def _place(text: str, span: Any) -> Span:
 
 
 def _grouped(layout: Layout, cuts: Sequence[int]) -> list[list[int]]:
-    """Tokens by the cut before their first character that is no white space."""
+    """Group tokens by the last cut before their first character that is not white space."""
     groups: list[list[int]] = []
     last: int | None = -1
     for i, (start, end) in enumerate(layout.offsets):

@@ -1,4 +1,4 @@
-"""What came of removing the tokens that an explanation does not need. It does not need torch."""
+"""The result of verifying an explanation, by removing the tokens that it does not need. It needs no torch."""
 
 from __future__ import annotations
 
@@ -17,37 +17,38 @@ LEVEL = 0.1
 
 @dataclass(frozen=True)
 class Verification:
-    """What the model says when only the tokens that an explanation keeps are left."""
+    """The result of running the model with only the tokens that an explanation keeps."""
 
     site: int
-    """whose scores were used"""
+    """the site whose scores were used"""
     tokens: int
-    """how many could be removed"""
+    """how many tokens can be removed: all but special ones"""
     needed: int
-    """how many of them were kept"""
+    """how many of these tokens were kept: the fewest that suffice, or those of a fixed choice"""
     divergence: float
-    """of the output from that of the whole text, in nats"""
+    """the divergence of the output from that of the whole text, in nats"""
     prediction_kept: bool
     probability_before: float
-    """of the prediction for the whole text: of the class, the answer or the next token; a number's value"""
+    """the probability of the prediction (the class, the answer or the next token) for the whole text; for
+    regression, the predicted number"""
     probability_after: float
-    """of the same, with the kept tokens alone"""
+    """the same with the kept tokens alone"""
     probability_without: float | None = None
-    """of the same, with the removed tokens alone; None where the number of tokens was searched"""
+    """the same without the kept tokens; None if the number of tokens was searched"""
     random_without: float | None = None
-    """the same if as many random tokens are kept back: the median of ten choices"""
+    """the same without as many random tokens, the median of ten choices"""
     verdict: Verdict | None = None
-    """None where nothing random was tried beside it"""
+    """None if no random explanations were tried"""
     p_value: float | None = None
-    """how likely a random explanation does as well"""
+    """the probability that a random explanation does as well"""
     p_reversed: float | None = None
-    """the same for the explanation turned round, which has to fail"""
+    """the p-value of the reversed explanation, which should fail"""
     random_needed: float | None = None
-    """how many tokens random orders need: their median; None where the number of tokens was fixed"""
+    """the median number of tokens that random orders need; None for a fixed choice of tokens"""
     removed: tuple[int, ...] = ()
-    """the numbers of the removed tokens; none where the explanation has other tokens than the model"""
+    """the numbers of the removed tokens; empty if the explanation has other tokens than the model"""
     opened: int = 0
-    """how many tokens more than the explanation says were kept, for its text to be within the guard"""
+    """how many further tokens were kept to bring the text within the guard"""
 
     @property
     def passed(self) -> bool:
@@ -72,13 +73,13 @@ DERIVED = ("passed", "share_needed", "share_removed", "random_share")
 
 
 def verification_record(proof: Verification) -> dict[str, Any]:
-    """For JSON and Parquet: all fields, and what follows from them."""
+    """All fields and the values derived from them, for JSON and Parquet."""
     row = asdict(proof) | {name: getattr(proof, name) for name in DERIVED}
     return row | {"divergence": proof.divergence if isfinite(proof.divergence) else None}
 
 
 def from_record(row: Any) -> Verification | None:
-    """The verification of a record out of a file; what does not fit is a ValueError."""
+    """The verification in a record of a file. A record that does not fit raises a ValueError."""
     if isinstance(row, dict):
         row = {name: value for name, value in row.items() if name not in DERIVED}
         row["divergence"] = inf if row.get("divergence") is None else row["divergence"]
@@ -114,13 +115,14 @@ def verification_schema(pa: Any) -> Any:
 
 
 def standing(proofs: Sequence[Verification]) -> tuple[float, float]:
-    """How well explanations of some texts do, to be compared: the share that passes, then how few tokens
-    are needed. Larger is better."""
+    """A key to compare methods by the verification of their explanations: the share that passes, then how few
+    tokens are needed. Larger is better."""
     return fmean(proof.passed for proof in proofs), -fmean(proof.share_needed for proof in proofs)
 
 
 def control_line(proofs: Sequence[Verification], random: Sequence[Verification] = ()) -> str:
-    """How many texts pass, beside the negative controls; empty where nothing random was tried."""
+    """In words: how many texts pass, and how many with the negative controls; empty if these were not
+    tried."""
     tried = [proof for proof in proofs if proof.verdict is not None]
     if not tried:
         return ""

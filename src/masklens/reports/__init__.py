@@ -1,1 +1,1 @@
-"""Pictures of attributions. Nothing here sees a model."""
+"""Pictures of attributions: heat maps, reports, the viewer. Only `report` and `serve` run a model."""

@@ -14,7 +14,7 @@ BLUE = "#2166ac"
 
 
 def draw(groups: Sequence[Group], ax: Any = None, title: str | None = None, axis: str = "mean") -> Any:
-    """Bars from the top down, a whisker for the interval and the number of tokens beside the name."""
+    """Draw one bar per group, with a whisker for the interval and the number of tokens beside the name."""
     from matplotlib.figure import Figure
 
     if ax is None:

@@ -1,9 +1,9 @@
-"""One colour language for every picture: blue speaks for the target, orange against it.
+"""The colours of all pictures: blue for scores that support the target, orange for scores against it.
 
 Scores with both signs get a diverging scale with 0 in its middle; scores without negative values get a
-sequential one that turns from pale teal to deep blue. Both are straight in the lightness of OKLab
-(Ottosson 2020), so that equal steps of the score look like equal steps, and blue and orange stay apart for
-every common kind of colour blindness.
+sequential scale from pale teal to deep blue. In both, the lightness in OKLab (Ottosson 2020) is linear in the
+score, so that equal steps of the score look equal. Blue and orange can be told apart with every common kind
+of colour blindness.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MISSING: dict[Theme, tuple[float, float, float]] = {"light": (0.85, 0.85, 0.85),
 
 @dataclass(frozen=True)
 class Scale:
-    """Scores as shares of what is drawn in the strongest colour."""
+    """Scores as shares of the score that is drawn in the strongest colour."""
 
     values: np.ndarray
     """(sites, tokens) in [-1, 1], or [0, 1] where not signed; NaN where the score is not finite"""
@@ -49,9 +49,9 @@ class Scale:
 
 
 def scale(attribution: Attribution, per_site: bool = False) -> Scale:
-    """The shares that are drawn: of 1 for probabilities, else of the largest absolute score.
+    """Divide the scores by 1 for probabilities, else by the largest absolute score.
 
-    Special tokens do not set the scale, unless nothing else has a score.
+    The scores of special tokens are ignored for that, unless no other token has a score.
 
     With `per_site` each site is divided by its own largest absolute score, as in the heat maps of De Cao et
     al. (2020).
@@ -68,7 +68,7 @@ def scale(attribution: Attribution, per_site: bool = False) -> Scale:
 
 
 def _largest(size: np.ndarray, special: Sequence[bool], axis: int | None = None) -> np.ndarray:
-    """The largest of the sizes (sites, tokens) that belong to the text, or of all where those are 0."""
+    """The largest of the sizes (sites, tokens), without special tokens unless all others are 0."""
     own = np.where(np.asarray(special, dtype=bool), 0.0, size).max(axis, initial=0.0, keepdims=axis == 1)
     return np.where(own > 0, own, size.max(axis, initial=0.0, keepdims=axis == 1))
 
@@ -88,7 +88,7 @@ def hexadecimal(colour: np.ndarray) -> str:
 
 
 def ink(colour: np.ndarray) -> str:
-    """Black or white, whichever reads better on the colour: the contrast is 4.5 or more on any colour."""
+    """Black or white, whichever is easier to read on the colour; the contrast is at least 4.5."""
     return "#000000" if luminance(colour) > 0.179 else "#ffffff"
 
 
@@ -100,7 +100,7 @@ def luminance(colour: np.ndarray) -> float:
 
 
 def _ramp(stops: list[tuple[float, float, float]], shares: np.ndarray) -> np.ndarray:
-    """Colours on the way through the stops; a stop's place is given by its lightness, which is straight."""
+    """Colours between the stops. A stop's position follows from its lightness, which is linear."""
     lightness, chroma, hue = np.array(stops).T
     places = (lightness - lightness[0]) / (lightness[-1] - lightness[0])
     angle = np.radians(hue)

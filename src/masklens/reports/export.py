@@ -14,12 +14,12 @@ from ..records.generation import save as save_records
 
 DOTS_PER_INCH = 150
 TALLEST = 2**16 / DOTS_PER_INCH
-"""inches: no more fit into an image that matplotlib draws"""
+"""the largest height of an image that matplotlib can draw, in inches"""
 REPORT = ".html"
 
 
 def check_output(path: Path) -> None:
-    """Raise a FileError if attributions cannot be written to this file; for use before the work."""
+    """Raise a FileError if attributions cannot be written to this file; to be called before the work."""
     if path.suffix not in (*WRITERS, REPORT):
         known = ", ".join((*WRITERS, REPORT))
         raise FileError(f"cannot write attributions to {path}; end the name in one of {known}")
@@ -33,10 +33,10 @@ def write(
     lenses: Sequence[Any] = (),
     guard: float | None = None,
 ) -> None:
-    """Write the attributions to one file; it appears whole or not at all.
+    """Write the attributions to one file, completely or not at all.
 
-    A report also has their verification if it gets the subject, and the lenses that made some of them;
-    `guard` as in `verify`.
+    For a report, give the subject and the lenses to have the attributions verified; `guard` is as in
+    `verify`.
     """
     check_output(path)
     if path.suffix == REPORT:

@@ -1,4 +1,4 @@
-"""What a record says beside its scores: probabilities of all classes, the answer, what the scores sum to."""
+"""Facts of a record beside its scores: probabilities of all classes, the answer, the sum of the scores."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from ..attribution import Attribution
 
 MOST_CLASSES = 6
-"""that a line names"""
+"""how many classes a line names, at most"""
 
 
 def classes(a: Attribution) -> dict[str, Any]:
-    """For the viewer: names and probabilities, most probable first; nothing where there are none."""
+    """For the viewer: the classes and their probabilities, most probable first; empty if there are none."""
     found = [[visible(name), float(f"{share:.4g}")] for name, share in ranked(a)]
     return {"classes": found} if found else {}
 
@@ -46,20 +46,20 @@ def answer_tokens(a: Attribution) -> list[int]:
 
 
 def sums(a: Attribution) -> dict[str, list[list[float]]]:
-    """For the viewer: at each site what the scores sum to, and what they should; for additive methods."""
+    """For the viewer, for additive methods: at each site the sum of the scores, and the expected sum."""
     found = [[float(f"{value:.6g}") for value in pair] for pair in completeness(a)]
     return {"sums": found} if found else {}
 
 
 def completeness(a: Attribution) -> list[tuple[float, float]]:
-    """At each site what the scores sum to, and what they should; nothing if the method is not additive."""
+    """At each site the sum of the scores and the expected sum; empty if the method is not additive."""
     if not a.expected or not np.isfinite(a.scores).all():
         return []
     return list(zip(a.scores.sum(1, dtype=np.float64).tolist(), a.expected, strict=True))
 
 
 def sum_line(a: Attribution, row: int) -> str:
-    """What the scores of one site sum to, in words; empty for methods that are not additive."""
+    """The sum of the scores of one site, in words; empty for methods that are not additive."""
     found = completeness(a)
     if not found:
         return ""
@@ -73,7 +73,7 @@ def class_line(a: Attribution) -> str:
 
 
 def class_parts(a: Attribution) -> list[str]:
-    """The parts of that line, one for each of the most probable classes, and how many more there are."""
+    """The parts of `class_line`: one for each of the most probable classes, and the number of the others."""
     found = [f"{printable(name)} {chance(share)}" for name, share in ranked(a)]
     more = [f"{len(found) - MOST_CLASSES} more"] if len(found) > MOST_CLASSES else []
     return found[:MOST_CLASSES] + more

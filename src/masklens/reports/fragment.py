@@ -1,7 +1,7 @@
 """One attribution as a fragment of HTML, for a notebook: its own styles only, no script.
 
-Everything that comes from a record is escaped by the template and freed of control and bidirectional
-marks first, so that a text can neither inject anything nor disturb what stands around it.
+Control and bidirectional characters are removed from everything that comes from a record, and the template
+escapes it, so that a text can neither inject HTML nor change the text around it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LONGEST_TOKEN = 40
 
 @dataclass(frozen=True)
 class Cell:
-    """One score: the name of its colour in the palette, what it says, and what it says on hovering."""
+    """One score: the name of its colour in the palette, its text, and its text on hovering."""
 
     colour: str
     number: str
@@ -40,12 +40,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """One token and its cells, one a site."""
+    """One token and its cells, one per site."""
 
     token: str
     special: bool
     answer: bool
-    """whether it is of the predicted answer"""
+    """whether the token belongs to the predicted answer"""
     cells: tuple[Cell, ...]
 
 
@@ -59,7 +59,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Picture:
-    """What the template draws of one attribution; all text in it is printable."""
+    """The data of one attribution for the template; all text in it is printable."""
 
     method: str
     prediction: str
@@ -75,17 +75,17 @@ class Picture:
     high: str
     unit: str
     proof: str
-    """what verification found, in a sentence; empty where it was not tried"""
+    """the result of the verification, in a sentence; empty if it was not tried"""
 
     @property
     def used(self) -> list[str]:
-        """The names of its colours."""
+        """The names of the colours in the picture."""
         cells = [cell for _, row in self.rows for cell in row]
         return sorted({cell.colour for cell in (*cells, *self.legend)})
 
     @property
     def marked(self) -> bool:
-        """Whether an answer is in it."""
+        """Whether a token belongs to a predicted answer."""
         return any(column.answer for segment in self.segments for column in segment.columns)
 
     @property
@@ -96,13 +96,14 @@ class Picture:
 
 
 def fragment(attribution: Attribution, per_site: bool = False) -> str:
-    """HTML of one attribution as a notebook shows it: inline styles, and other colours where it is dark."""
+    """HTML of one attribution for a notebook: inline styles, with other colours in dark mode."""
     shown = picture(attribution, per_site)
     return template("fragment.html").render(p=shown, palette=palette("light"), dark=palette("dark"))
 
 
 def steps_fragment(generation: Generation) -> str:
-    """The same of an answer at the first site: a part to open for each step, with its probability."""
+    """HTML of an answer at the first site for a notebook: a part to open for each step, with its
+    probability."""
     parts = []
     for i, whole in enumerate(generation.attributions()):
         one = replace(whole, sites=whole.sites[:1], scores=whole.scores[:1])
@@ -174,7 +175,7 @@ def _unit(a: Attribution, per_site: bool) -> str:
 
 
 def _signed(number: str) -> str:
-    """With a minus sign that is as wide as a plus sign, not a hyphen."""
+    """The number with a minus sign, which is as wide as a plus sign, instead of a hyphen."""
     return number.replace("-", "−")
 
 
@@ -194,7 +195,7 @@ def palette(theme: Theme) -> dict[str, tuple[str, str]]:
 
 @lru_cache(maxsize=2)
 def template(name: str) -> Any:
-    """A template of this package; what is put into it is escaped."""
+    """A template of this package. Values that are put into it are escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("masklens.reports")

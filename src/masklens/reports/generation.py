@@ -1,4 +1,5 @@
-"""A language model's answer for the viewer: a map for each step, and the parts that its text folds into."""
+"""A language model's answer for the viewer: a map for each step, and the parts of the text that can be
+folded."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class Answer:
 
     generation: Generation
     name: str
-    """a heading: the method"""
+    """the heading: the name of the method"""
 
 
 def proved(
@@ -29,7 +30,7 @@ def proved(
     replaced: Any = "mask",
     name: str | None = None,
 ) -> Answer:
-    """An answer with its verification: where the subject is given, or else as the record has it."""
+    """An answer with its verification, which is made if the subject is given, else taken from the record."""
     if subject is not None:
         proofs = verify_generation(subject, generation, keep, replaced)
         generation = replace(generation, verification=tuple(proofs))
@@ -37,7 +38,7 @@ def proved(
 
 
 def same_answers(generations: Sequence[Generation]) -> list[list[Generation]]:
-    """What several methods say of one answer stands together."""
+    """Group the explanations of the same answer by several methods."""
     found: dict[Any, list[Generation]] = {}
     for one in generations:
         found.setdefault((one.ids, one.tokens, one.targets), []).append(one)
@@ -45,7 +46,7 @@ def same_answers(generations: Sequence[Generation]) -> list[list[Generation]]:
 
 
 def generation_data(answers: Sequence[Answer]) -> dict[str, Any]:
-    """A prompt, its answer and all that was found about each step: the maps of one method after another."""
+    """A prompt, its answer and the explanations of each step, one method after the other."""
     g = answers[0].generation
     whole = replace(
         g.step(-1),
@@ -76,14 +77,14 @@ def sentence_starts(layout: Layout, also: Sequence[int]) -> list[int]:
 
 
 def step_map(answer: Answer, step: int) -> dict[str, Any]:
-    """The map of a step: it has the columns that the step has seen."""
+    """The map of a step, with a column for each unit before the step."""
     g = answer.generation
     made = {"layout": 0, **map_data(Entry(g.step(step), answer.name, g.verification[step : step + 1]))}
     return made | {"prediction": visible(g.likeliest(step))}
 
 
 def step_data(g: Generation, step: int) -> dict[str, Any]:
-    """What the model thought of a step's token, and what else it thought of."""
+    """The probability of a step's token, and the likeliest other tokens."""
     made: dict[str, Any] = {
         "piece": visible(g.pieces[step]),
         "probability": round(g.probabilities[step], 4),
@@ -99,9 +100,9 @@ def _guesses(guesses: Sequence[Guess]) -> list[Any]:
 
 
 def folds(g: Generation) -> list[tuple[str, int, int]]:
-    """Parts of the text by name, as ranges of units: the turns of the prompt, and the answer.
+    """The parts of the text, as ranges of units with names: the turns of the prompt, and the answer.
 
-    What a template writes before a turn goes with the turn.
+    The text that a template adds before a turn belongs to the turn.
     """
     parts, start = [], 0
     first = max(g.units[: g.places[0]]) + 1 if g.places else 0

@@ -36,25 +36,25 @@ POINT = 1 / 72
 FONT = 10.0
 SMALLEST_FONT = 3.0
 WIDEST = 9.0
-"""inches of cells in a line, where the figure is ours"""
+"""the width of a line of cells in inches, if the figure is created here"""
 LEFT, RIGHT, TOP, BOTTOM = 1.05, 0.25, 0.45, 0.75
-"""inches around the axes: names of sites, labels that lean out, title, colour bar"""
+"""inches around the axes, for: names of layers, rotated labels, title, colour bar"""
 LEAN = 45
-"""degrees by which tokens above their column are turned"""
+"""degrees by which the tokens above the columns are rotated"""
 ABOVE: dict[str, Any] = {"ha": "left", "va": "baseline", "rotation": LEAN, "rotation_mode": "anchor"}
 INSIDE: dict[str, Any] = {"ha": "center", "va": "center_baseline"}
-"""how tokens stand to their column, and in their cell"""
+"""the alignment of tokens above their column, and inside their cell"""
 FALLBACKS = (
     "Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "Microsoft YaHei", "Hiragino Sans",
     "PingFang SC", "WenQuanYi Zen Hei", "Arial Unicode MS", "Segoe UI Symbol", "Noto Sans Symbols2",
     "Symbola", "Noto Emoji",
 )  # fmt: skip
-"""fonts with more scripts than matplotlib's own, tried where they are installed"""
+"""fonts with more scripts than matplotlib's own, used if they are installed"""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the cells go, in inches."""
+    """The sizes of the cells, in inches."""
 
     font: float
     """points"""
@@ -88,10 +88,11 @@ class Layout:
 
 
 def plot(attribution: Attribution, ax: Axes | None = None, per_site: bool = False) -> Axes:
-    """Draw the attribution and return the axes; without `ax` on a figure of its own that fits the text.
+    """Draw the attribution and return the axes. Without `ax` a figure is created that fits the text.
 
-    Several sites become a map with site 0 at the top and one column per token, one site becomes a line of
-    coloured tokens. `per_site` divides each site's scores by the site's largest, as in De Cao et al. (2020).
+    Several sites become a map with the first site at the top and one column per token. One site becomes a
+    line of coloured tokens. `per_site` divides each site's scores by the site's largest, as in De Cao et al.
+    (2020).
     """
     if ax is None:
         return figure([attribution], per_site).axes[0]
@@ -112,7 +113,8 @@ def plot(attribution: Attribution, ax: Axes | None = None, per_site: bool = Fals
 
 
 def plot_steps(generation: Generation, ax: Axes | None = None, site: int = 0) -> Axes:
-    """Draw an answer at one site and return the axes: a row a step, a column a token that steps have seen."""
+    """Draw an answer at one site and return the axes: one row per step, one column per token before a
+    step."""
     g = generation
     count = max(g.seen(i) for i in range(len(g)))
     scores = g.scores[:, g.sites.index(site), :count]
@@ -140,7 +142,7 @@ def plot_steps(generation: Generation, ax: Axes | None = None, site: int = 0) ->
 
 
 def figure(attributions: Sequence[Attribution], per_site: bool = False) -> Figure:
-    """A figure with the attributions below one another, as large as they need."""
+    """A figure with the attributions below one another, as large as necessary."""
     layouts = [_own_layout(attribution) for attribution in attributions]
     room = max([3.0, *(layout.width for layout in layouts), *(_width(_title(a), FONT) for a in attributions)])
     right = max([RIGHT, *(layout.head for layout in layouts)])
@@ -175,7 +177,8 @@ def _fitting(attribution: Attribution, tokens: Sequence[str], width: float, heig
 
 
 def _even_room(segments: Sequence[int], room: float, width: float) -> float:
-    """The least room in which cells of one width need no more lines: none is left with a cell or two."""
+    """The smallest line width that needs no more lines, so that the last line is not left with one or two
+    cells."""
     counts = [segments.count(part) for part in sorted(set(segments))]
 
     def lines(cells: int) -> int:
@@ -216,7 +219,7 @@ def _cells(ax: Axes, layout: Layout, shown: Scale) -> None:
 def _name_tokens(
     ax: Axes, layout: Layout, tokens: Sequence[str], special: Sequence[bool], shown: Scale
 ) -> None:
-    """Write the tokens above their columns; where there is one site, into their cells."""
+    """Write the tokens above their columns, or into their cells if there is one site."""
     inside = layout.sites == 1
     inks = [ink(colour) for colour in colours(shown.values[0], shown.signed)] if inside else ()
     for number, line in enumerate(layout.lines):
@@ -256,7 +259,7 @@ def _name_parts(ax: Axes, layout: Layout, attribution: Attribution) -> None:
 
 
 def _legend(ax: Axes, shown: Scale, size: tuple[float, float]) -> None:
-    """A small colour bar below the map: what the ends of the colours stand for."""
+    """Draw a small colour bar below the map, with the meaning of its ends."""
     width, height = size
     bar = ax.inset_axes((0.0, -0.28 / height, min(1.0, 1.6 / width), 0.12 / height))
     end = shown.strongest or 1.0
@@ -280,7 +283,7 @@ def _tokens(attribution: Attribution) -> list[str]:
 
 
 def _write(ax: Axes, x: float, y: float, text: str, size: float, **style: Any) -> None:
-    """Put text into the axes as it is: a dollar sign is no formula."""
+    """Put text into the axes as it is: a dollar sign does not start a formula."""
     ax.text(x, y, text, fontsize=size, fontfamily=_families(), parse_math=False, **style)
 
 

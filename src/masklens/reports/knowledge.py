@@ -1,4 +1,4 @@
-"""The knowledge curve of a lens: which share of the tokens can go, site by site, on held-out texts."""
+"""The knowledge curve of a lens: the share of tokens that can be dropped at each layer, on held-out texts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NORMAL_95 = 1.96
 
 
 def shares(lens: Any) -> dict[int, tuple[float, float]]:
-    """By site: the share of tokens that can go, and half of its 95% interval."""
+    """By site: the share of tokens that can be dropped, and half the width of its 95% interval."""
     return {d.site: (1 - d.kept, NORMAL_95 * d.kept_error) for d in lens.diagnostics}
 
 
 def knowledge_chart(lenses: Sequence[Any]) -> list[Chart]:
-    """The curves of the lenses that were judged, as a part of a report."""
+    """The curves of the lenses that have diagnostics, as a part of a report."""
     judged = {f"diffmask ({lens.over})": lens for lens in lenses if lens.diagnostics}
     if not judged:
         return []
@@ -35,7 +35,7 @@ def knowledge_chart(lenses: Sequence[Any]) -> list[Chart]:
 
 
 def knowledge_figure(lens: Any) -> Any:
-    """The same as a matplotlib figure, with its intervals."""
+    """The curve of a lens as a matplotlib figure, with its intervals."""
     from matplotlib.figure import Figure
 
     curve = shares(lens)

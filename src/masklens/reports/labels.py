@@ -1,4 +1,4 @@
-"""The words that every picture shares: names of sites, one line about a record, text that is safe to show."""
+"""Texts that all pictures share: captions, sentences about a verification, and text that is safe to show."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from ..records.verification import Verification
 
 PARTS = ("first text", "second text")
-"""where a record does not say what its texts are"""
+"""names of the two texts of a pair if the record has none"""
 
 
 LISTED = 8
-"""words that a line about a text names, at most"""
+"""how many words a line about a text names, at most"""
 KEPT = 0.5
 """the keep probability above which a lens keeps a token"""
 
 
 def part_names(attribution: Attribution) -> tuple[str, ...]:
-    """What the two texts of a pair are called; nothing for a single text."""
+    """The names of the two texts of a pair; empty for a single text."""
     if isinstance(attribution.text, str):
         return ()
     return tuple(printable(name) for name in attribution.parts or PARTS)
@@ -40,14 +40,14 @@ def window_note(attribution: Attribution) -> str:
 
 
 def caption(attribution: Attribution) -> str:
-    """Method, target and, where it is another, the prediction."""
+    """Method, target and, if it differs from the target, the prediction."""
     about = f"{attribution.method} · target {attribution.target}"
     other = attribution.prediction != attribution.target
     return printable(f"{about} · predicted {attribution.prediction}" if other else about)
 
 
 def with_probability(prediction: str, proof: Verification) -> str:
-    """A prediction with its probability; a number is its own value."""
+    """A prediction with its probability. A predicted number has none."""
     return prediction if _is_number(prediction) else f"{prediction} {chance(proof.probability_before)}"
 
 
@@ -60,12 +60,12 @@ def _is_number(text: str) -> bool:
 
 
 def chance(probability: float) -> str:
-    """A probability, or a value, for people."""
+    """A probability, or a predicted number, as text."""
     return f"{probability:.1g}" if 0 < probability < 0.005 else f"{probability:.2f}"
 
 
 def proof_sentences(proof: Verification) -> str:
-    """How few tokens suffice, with the probability that is left, and how random explanations do."""
+    """In words: how few tokens suffice, the probability with them alone, and how random explanations do."""
     return " ".join(filter(None, (_enough(proof), _beside(proof))))
 
 
@@ -106,16 +106,16 @@ def proof_details(proof: Verification) -> str:
 def printable(text: str) -> str:
     """The text with every control, format and other unprintable character shown as a dot.
 
-    A text may hold escape sequences, which must not reach the terminal, and marks that turn the direction
-    of what follows them.
+    A text may hold escape sequences, which must not reach the terminal, and characters that reverse the
+    direction of the text after them.
     """
     return "".join(character if character.isprintable() else "·" for character in text)
 
 
 def visible(text: str, lines: bool = False) -> str:
-    """The text with every unprintable character shown by a sign or its number; with `lines`, lines stay.
+    """The text with every unprintable character replaced by a sign or its number; `lines` keeps line breaks.
 
-    The joiners of emoji and of Persian stay: they turn nothing around.
+    The joiners of emoji and of Persian stay, because they do not change the direction of the text.
     """
     kept = "\u200c\u200d" + "\n\t" * lines
     if lines:
@@ -133,9 +133,10 @@ def shortened(text: str, length: int) -> str:
 
 
 def emerged(attribution: Attribution) -> str:
-    """One line about what a lens over inputs says of a text: which words stay to the end, and which go where.
+    """One line about a text and a lens over inputs: which words are kept at the last layer, and at which
+    layer the others are dropped.
 
-    A word goes at the first site from which on it is not kept again. Punctuation is left out.
+    A word counts as dropped at the first layer after which it is never kept. Punctuation is left out.
     """
     if attribution.settings.get("over") != "inputs" or len(attribution.sites) < 2:
         return ""

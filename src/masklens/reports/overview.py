@@ -1,4 +1,4 @@
-"""What a report says about a set of texts as a whole: word clouds, scores by site and by part of speech."""
+"""The part of a report about the texts as a whole: word clouds, scores by layer and by part of speech."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from ..analysis import GroupTable
 
 FEWEST_TEXTS = 8
-"""below this a word cloud would show little but the texts themselves"""
+"""with fewer texts there is no word cloud, because it would show little but the texts themselves"""
 MOST_CLOUDS = 12
 WORDS = 50
 Sets = Mapping[str, Sequence[Attribution]]
 
 
 def overview(sets: Sets, parts_of_speech: bool = False) -> list[Panel]:
-    """Everything that can be said without the model; parts of speech need spaCy and English texts."""
+    """All panels that need no model. Parts of speech need spaCy and English texts."""
     several = {name: chosen for name, chosen in sets.items() if len(chosen) >= 2}
     parts = [*kept_by_site(several), *list(word_clouds(several))[:MOST_CLOUDS]]
     return parts + (list(speech_tables(several)) if parts_of_speech else [])
@@ -64,7 +64,7 @@ def word_clouds(sets: Sets) -> Iterator[Cloud]:
 def telling_site(chosen: Sequence[Attribution]) -> int:
     """The deepest site at which the texts' own tokens have 5% of the scores or more.
 
-    At the deepest of all, gradients are often left with the token that the answer is read from.
+    At the very last site, often only the token that the output is read from has a gradient.
     """
     sites = [site for site in chosen[0].sites if all(site in a.sites for a in chosen)]
     for site in reversed(sites):

@@ -1,9 +1,9 @@
-"""The data that the viewer draws, and the file around it: one HTML page that needs nothing from elsewhere.
+"""The data that the viewer draws, and the HTML page around it, which loads nothing from elsewhere.
 
-The page is a shell (templates/viewer.html) with the viewer's style and script (viewer/) inside, and the data
-as JSON. Scores are kept as 16-bit numbers, so that a file of many texts stays small. Text from a record is
-freed of control and bidirectional marks here, escaped inside the JSON, and put on the page as text alone; the
-page's own policy lets no other script run and nothing be fetched.
+The page is a template (templates/viewer.html) with the viewer's style and script (viewer/) inside, and the
+data as JSON. Scores are stored as 16-bit numbers, so that a file with many texts stays small. Text from a
+record is safe: control and bidirectional characters are removed here, it is escaped inside the JSON, and the
+page inserts it as plain text. The page's content security policy forbids other scripts and all requests.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from ..records.verification import Verification
 
 STEPS = 2**15 - 1
-"""a score is kept as a whole number of parts of its site's largest: so many parts"""
+"""a score is stored as a whole number from -STEPS to STEPS, where STEPS stands for the site's largest
+score"""
 MISSING = -(2**15)
 LONGEST_TOKEN = 200
 SCRIPTS = (
@@ -55,9 +56,9 @@ SCRIPTS = (
     "set.js",
     "main.js",
 )
-"""the viewer, in the order in which its parts need one another"""
+"""the scripts of the viewer, in the order in which they are needed"""
 LIVE = ("live.js", "chat.js", "edit.js")
-"""what the page of `masklens serve` has besides"""
+"""further scripts for the page of `masklens serve`"""
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,14 @@ class Entry:
 
     attribution: Attribution
     name: str
-    """a heading: the method, or what tells several results of one method apart"""
+    """the heading: the method, or a name that distinguishes several results of one method"""
     proofs: Sequence[Verification] = ()
-    """what removing tokens did, one a site; none where it was not tried"""
+    """the verifications, one per site; empty if they were not tried"""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over one axis."""
+    """A chart with lines over a common axis."""
 
     title: str
     series: Mapping[str, Sequence[float | None]]
@@ -83,11 +84,12 @@ class Chart:
     y_name: str = ""
     note: str = ""
     ticks: Sequence[str] = ()
-    """names of the places on the axis, instead of numbers"""
+    """names of the points on the axis, instead of numbers"""
     measure: str = ""
-    """what the lines are means of, for the viewer to draw them for a slice of the texts (see slices.js)"""
+    """the measure whose means are drawn, so that the viewer can compute them for some texts (see
+    slices.js)"""
     by_text: Sequence[Any] = ()
-    """or else the values themselves, (lines, texts, x)"""
+    """if there is no such measure: the values (lines, texts, x), for the same purpose"""
 
 
 @dataclass(frozen=True)
@@ -99,11 +101,12 @@ class Grid:
     rows: Sequence[Sequence[Any]]
     note: str = ""
     heat: Sequence[int] = ()
-    """the columns whose numbers are coloured by size"""
+    """the columns whose cells are coloured by their numbers"""
     lead: bool = False
-    """whether the set opens with it"""
+    """whether this table comes first in the report"""
     measures: Sequence[tuple[str, int]] = ()
-    """name and site of each row, where the columns after the texts are means, for slices (see slices.js)"""
+    """for tables of means: name and site of each row, so that the viewer can compute the means for some texts
+    (see slices.js)"""
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,8 @@ class Cloud:
     words: Sequence[tuple[str, float]]
     note: str = ""
     name: str = ""
-    """whose scores of texts that are predicted as the title says are summed, for slices; and at which site"""
+    """the set whose scores are summed, over texts with the predicted class in the title; `site` is the
+    site"""
     site: int = 0
 
 
@@ -146,10 +150,10 @@ def report_data(
 ) -> dict[str, Any]:
     """Everything the viewer shows, ready for JSON.
 
-    Entries of one text stand together. `labels` has the right answer of each text; where it is a list, any
-    of them is right, as SQuAD compares answers. `segments` has the names of the two texts of a pair, by
-    default as the first pair has them. `columns` are more facts of each text, to slice by. `answers` are
-    generations (see reports/generation.py).
+    Entries of the same text are grouped. `labels` has the right answer of each text, or a list of right
+    answers, which are compared as in SQuAD. `segments` has the names of the two texts of a pair, by default
+    those of the first pair. `columns` has further facts of each text, by which the viewer can filter.
+    `answers` are generations (see reports/generation.py).
     """
     groups = by_text(entries)
     found = (names for group in groups for entry in group if (names := part_names(entry.attribution)))
@@ -177,7 +181,7 @@ def _right(said: str, label: str | Sequence[str]) -> bool:
 
 
 def share_settings(texts: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Put the settings of all maps into one list without repeats; each map keeps its place in the list."""
+    """Move the settings of all maps into one list without repeats; each map keeps an index into the list."""
     known: dict[str, int] = {}
     for text in texts:
         for one in text["maps"]:
@@ -186,7 +190,7 @@ def share_settings(texts: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def by_text(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """Entries of the same text together; what comes again, name and target too, is a text of its own."""
+    """Group the entries by text. An entry whose text, name and target occurred before starts a new group."""
     groups: dict[tuple[Any, int], list[Entry]] = {}
     seen: dict[tuple[Any, str, str], int] = {}
     for entry in entries:
@@ -199,7 +203,7 @@ def by_text(entries: Iterable[Entry]) -> list[list[Entry]]:
 
 
 def text_data(group: Sequence[Entry]) -> dict[str, Any]:
-    """One text and all that was found about it."""
+    """One text with all its explanations."""
     first = group[0].attribution
     layouts: dict[tuple[Any, ...], dict[str, Any]] = {}
     maps = []
@@ -247,7 +251,7 @@ def _piece(a: Attribution, i: int) -> str:
 
 
 def _glued(a: Attribution, i: int) -> bool:
-    """Whether a token goes on where the one before it ends."""
+    """Whether a token begins where the one before it ends."""
     if a.special[i] or a.special[i - 1] or a.segments[i] != a.segments[i - 1]:
         return False
     start, end = a.offsets[i]
@@ -256,7 +260,7 @@ def _glued(a: Attribution, i: int) -> bool:
 
 
 def map_data(entry: Entry) -> dict[str, Any]:
-    """The scores of one attribution, and what they are scores of."""
+    """The scores of one attribution, with its method, target and settings."""
     a = entry.attribution
     made: dict[str, Any] = {
         "name": visible(entry.name),
@@ -288,7 +292,8 @@ VERDICTS = ("sufficient", "no better than random", "not sufficient", "ties")
 
 
 def proof_data(proof: Verification) -> list[Any]:
-    """As data.js reads it: the number of the verdict, counts, probabilities, details, the removed tokens."""
+    """A verification in the form that data.js reads: verdict number, counts, probabilities, details, removed
+    tokens."""
     probabilities = (proof.probability_before, proof.probability_after)
     figures = (*probabilities, proof.divergence, proof.p_value, proof.random_needed)
     without = (proof.probability_without, proof.random_without)
@@ -320,12 +325,12 @@ def panel_data(panel: Panel) -> dict[str, Any]:
     """A chart, table or cloud for JSON."""
     fields = asdict(panel)
     if isinstance(panel, Chart):
-        fields["series"] = list(panel.series.items())  # a list: the order stays, whatever the names are
+        fields["series"] = list(panel.series.items())  # a list, so that the order is kept for all names
     return {"kind": type(panel).__name__.lower(), **_clean(fields)}
 
 
 def _clean(value: Any) -> Any:
-    """Plain data with safe text; numbers rounded, those that are not finite become None."""
+    """Plain data with safe text and rounded numbers; numbers that are not finite become None."""
     if isinstance(value, Mapping):
         return {visible(str(name)): _clean(one) for name, one in value.items()}
     if isinstance(value, (list, tuple, np.ndarray)):
@@ -338,7 +343,7 @@ def _clean(value: Any) -> Any:
 
 
 def evaluation_panels(table: Table) -> list[Panel]:
-    """What `masklens.evaluate` found: the curves of the games, and the table."""
+    """The result of `masklens.evaluate` as panels: the curves of the games, and the table."""
     games = dict.fromkeys(game for curves in table.curves.values() for game in curves)
     return [*(_game_chart(table, game) for game in games), _metrics_grid(table)]
 
@@ -358,7 +363,7 @@ def _game_chart(table: Table, game: str) -> Chart:
 
 
 def _best_rows(table: Table, metric: str) -> list[str]:
-    """One row for each name: of NAME@SITE the site that does best."""
+    """One row for each name; for names with several sites (NAME@SITE), the best site."""
     sign = -1 if table.better[metric] == "lower" else 1
     best: dict[str, str] = {}
     for row in (row for row, curves in table.curves.items() if metric in curves):
@@ -380,7 +385,7 @@ def _metrics_grid(table: Table) -> Grid:
 
 
 def report_html(data: Mapping[str, Any], live: Mapping[str, Any] | None = None) -> str:
-    """The page; with `live`, what the page of `masklens serve` has to know about its server."""
+    """The HTML page. `live` holds what the page of `masklens serve` needs to know about its server."""
     return template("viewer.html").render(
         title=data["title"],
         policy=content_policy(live is not None),
@@ -391,7 +396,8 @@ def report_html(data: Mapping[str, Any], live: Mapping[str, Any] | None = None) 
 
 
 def content_policy(live: bool) -> str:
-    """What the page may do: run its own script, use its own style and, if it is live, ask its server."""
+    """The content security policy: the page may run its own script, use its own style and, if it is live,
+    send requests to its server."""
     rules = [
         "default-src 'none'",
         f"script-src {_hash(_script(live))}",
@@ -403,7 +409,7 @@ def content_policy(live: bool) -> str:
 
 
 def embedded(data: Any) -> str:
-    """JSON that can stand inside a script element: nothing in it can end the element or a line."""
+    """JSON that is safe inside a script element: it contains nothing that ends the element or a line."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return re.sub("[<>&\u2028\u2029\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -433,6 +439,6 @@ def _style() -> str:
 
 
 def _read(name: str) -> str:
-    """A file of the viewer without its indentation, which every report would carry."""
+    """A file of the viewer without its indentation, to keep reports small."""
     text = files("masklens.reports").joinpath("viewer", name).read_text(encoding="utf-8")
     return "\n".join(line.strip() for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""What verification found over a set of texts: the ranking that a report opens with, and curves."""
+"""Verification over a set of texts: the ranking with which a report opens, and curves over layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..records.verification import Verification
 
 Proofs = Mapping[str, Mapping[int, Sequence["Verification"]]]
-"""by name and site"""
+"""the verifications of a set of texts, by name and site"""
 MEASURED = {
     "texts that pass": lambda proof: proof.passed,
     "tokens needed": lambda proof: proof.share_needed,
@@ -24,7 +24,7 @@ MEASURED = {
     "probability after": lambda proof: proof.probability_after,
     "divergence (nats)": lambda proof: proof.divergence,
 }
-"""means over texts"""
+"""the means over texts that are shown"""
 DRAWN = ("texts that pass", "tokens needed", "divergence (nats)")
 
 
@@ -43,12 +43,12 @@ def proof_panels(
     table: Table | None = None,
     seconds: Mapping[str, float] | None = None,
 ) -> list[Panel]:
-    """The ranking, curves over layers, and all means.
+    """The ranking of the methods, curves over layers, and a table of all means.
 
     Args:
         random: verifications of random orders.
-        table: what `evaluate` found; its columns join the ranking.
-        seconds: that each method took for a text.
+        table: the result of `evaluate`, whose columns are added to the ranking.
+        seconds: the seconds that each method took for a text.
     """
     if not proofs or max(len(some) for at in proofs.values() for some in at.values()) < 2:
         return []
@@ -71,7 +71,7 @@ def _means(proofs: Sequence[Verification]) -> dict[str, float]:
 
 
 def _charts(means: Mapping[str, Mapping[int, Mapping[str, float]]]) -> list[Chart]:
-    """The same over layers, for the names that have several."""
+    """Curves of the means over layers, for the names with several layers."""
     several = {name: at for name, at in means.items() if len(at) > 1}
     if not several:
         return []
@@ -91,7 +91,7 @@ def ranking_grid(
     table: Table | None,
     seconds: Mapping[str, float],
 ) -> Grid:
-    """Methods at their best layer, best first, then random orders and reversed scores."""
+    """The table of the methods at their best layers, best first, then random orders and reversed scores."""
     best = {name: _best(at) for name, at in proofs.items()}
     names = sorted(best, key=lambda name: standing(proofs[name][best[name]]), reverse=True)
     metrics = list(table.metrics) if table else []
@@ -129,7 +129,7 @@ def _figures(proofs: Sequence[Verification]) -> tuple[float, float]:
 
 
 def _reversed(proofs: Sequence[Verification]) -> float | None:
-    """The share of texts that pass with their scores turned round; None where that was not asked."""
+    """The share of texts that pass with reversed scores; None if this was not tried."""
     known = [proof.p_reversed for proof in proofs if proof.p_reversed is not None]
     return float(np.mean([p <= LEVEL for p in known])) if known else None
 

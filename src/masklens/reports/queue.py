@@ -20,11 +20,11 @@ ENDED = ("done", "failed", "cancelled")
 
 
 class Cancelled(Exception):
-    """The user no longer wants a submission."""
+    """Raised when the user has cancelled a submission."""
 
 
 class QueueFull(MasklensError):
-    """More submissions are waiting than the queue takes."""
+    """Raised when more submissions are waiting than the queue takes."""
 
     status = 429
 
@@ -38,32 +38,33 @@ class Submission:
     target: Any = None
     every_site: bool = False
     like: str | None = None
-    """the id of the submission that this one is a change of: another target, or an edit of the text"""
+    """the id of the submission that this one changes: another target, or an edited text"""
     messages: list[dict[str, str]] | None = None
-    """the turns of a chat, where the text is one"""
+    """the messages, if the text is a chat"""
     new_tokens: int | None = None
-    """how many tokens the model's answer may have; None where the text itself is explained"""
+    """how many tokens the model's answer may have; None if the text itself is explained"""
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     state: str = "queued"
     done: int = 0
-    """methods that have ended"""
+    """the number of finished methods"""
     passes: int = 0
-    """forward passes of the model so far"""
+    """the number of forward passes so far"""
     problems: list[str] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
-    """what was found, as JSON has it"""
+    """the results as JSON"""
     result: dict[str, Any] | None = None
     """the text as the viewer shows it"""
     unwanted: bool = False
 
     def check(self) -> None:
-        """Called before every forward pass: counts it, and stops a submission that was cancelled."""
+        """Count a forward pass, and stop the submission if it was cancelled. Called before every forward
+        pass."""
         self.passes += 1
         if self.unwanted:
             raise Cancelled
 
     def status(self) -> dict[str, Any]:
-        """What the page has to know."""
+        """The state of the submission, for the page."""
         now = self.methods[self.done] if self.state == "running" and self.done < len(self.methods) else None
         shown = {name: getattr(self, name) for name in ("id", "state", "done", "passes", "result")}
         problems = [visible(problem) for problem in self.problems]
@@ -148,12 +149,12 @@ class Queue:
             submission.state = self._end(submission)
 
     def _end(self, submission: Submission) -> str:
-        """Do a job; how it ended."""
+        """Do a submission. Returns how it ended."""
         try:
             self._work(submission)
         except Cancelled:
             return "cancelled"
-        except Exception as error:  # the worker must live on whatever a submission does
+        except Exception as error:  # no error of a submission may end the worker
             traceback.print_exc()
             submission.problems.append(f"{type(error).__name__}: {error}")
         return "done" if submission.result else "failed"

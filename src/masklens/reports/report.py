@@ -1,4 +1,4 @@
-"""`report`: explanations, and the proof of each, in one HTML file."""
+"""`report`: explanations and their verification in one HTML file."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ def report(
     guard: float | None = None,
     columns: Mapping[str, Sequence[Any]] | None = None,
 ) -> Path:
-    """Write one HTML file to look at explanations in; it opens from disk and needs no network.
+    """Write explanations to one HTML file. It opens from disk and needs no network.
 
         report(explain(subject, texts), "report.html", subject=subject)
 
     Args:
-        attributions: a list, or lists by name (several methods on the same texts stand side by side). A text
-            may come once for each of several targets: the report then has a switch. Or a Generation, or a
-            list of them.
-        subject: the model; with it every explanation is verified at every site.
-        lenses: the lenses that made attributions of diffmask; they bring what stands for a removed token.
+        attributions: a list, or lists by name (several methods on the same texts are shown side by side). If
+            a text occurs once for each of several targets, the report has a switch between them. A Generation
+            or a list of Generations is possible too.
+        subject: the model. If it is given, every explanation is verified at every site.
+        lenses: the lenses that made the attributions of diffmask; their baselines are used to verify these.
         keep: as in `verify`.
-        labels: the right answer of each text; a list where several answers to a question are right.
-        evaluation: what `evaluate` found: its curves and its table are shown.
+        labels: the right answer of each text, or a list of right answers.
+        evaluation: the result of `evaluate`, whose curves and table are shown.
         panels: further charts, tables and word clouds (see reports/page.py).
         parts_of_speech: add tables of scores by part of speech (English; needs spaCy).
         guard: as in `verify`.
-        columns: more facts of each text by name, such as its source; the report slices its texts by them.
+        columns: further facts of each text by name, such as its source, by which the report can filter.
     """
     path = Path(path)
     if path.suffix != ".html":
@@ -90,7 +90,7 @@ def _generations(given: Any) -> list[Generation]:
 
 
 def named(attributions: Sequence[Attribution] | Sets) -> dict[str, Sequence[Attribution]]:
-    """Attributions by the name they are shown under: their method, unless the user gives others."""
+    """Attributions by the name under which they are shown: their method, unless the user gives names."""
     if isinstance(attributions, Mapping):
         return dict(attributions)
     sets: dict[str, list[Attribution]] = {}
@@ -100,8 +100,8 @@ def named(attributions: Sequence[Attribution] | Sets) -> dict[str, Sequence[Attr
 
 
 def main_targets(entries: Sequence[Entry]) -> list[Entry]:
-    """Of each text's entries under one name those that speak of the set: one target's, the prediction's if it
-    is there."""
+    """One entry per text and name, for the parts of the report about all texts. If there are several targets,
+    it is the entry for the prediction if there is one."""
     main: dict[tuple[Any, str], str] = {}
     for entry in entries:
         a = entry.attribution
@@ -113,7 +113,7 @@ def main_targets(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def main_sets(entries: Sequence[Entry]) -> dict[str, list[Attribution]]:
-    """The same, by name."""
+    """The attributions of `main_targets`, by name."""
     sets: dict[str, list[Attribution]] = {}
     for entry in main_targets(entries):
         sets.setdefault(entry.name, []).append(entry.attribution)
@@ -121,13 +121,13 @@ def main_sets(entries: Sequence[Entry]) -> dict[str, list[Attribution]]:
 
 
 def display_name(attribution: Attribution) -> str:
-    """The method; for a lens also what its masks are over."""
+    """The name of the method, for a lens with "(inputs)" or "(states)"."""
     said = attribution.settings.get("over")
     return f"{attribution.method} ({said})" if said else attribution.method
 
 
 def seconds_a_text(sets: Sets) -> dict[str, float]:
-    """What each method took, where it is known."""
+    """The seconds that each method took for a text, if known."""
     taken = {name: (getattr(chosen, "seconds", None), len(chosen)) for name, chosen in sets.items()}
     return {name: seconds / count for name, (seconds, count) in taken.items() if seconds and count}
 
@@ -137,7 +137,7 @@ def prove_all(
 ) -> tuple[list[Entry], list[Verification]]:
     """All attributions with their verification, and the verification of a random order of each text.
 
-    Sets of the same texts share what was run.
+    Sets of the same texts share their forward passes.
     """
     entries: list[Entry] = []
     last: list[Entry] = []
@@ -162,7 +162,7 @@ def prove(
     lenses: Sequence[Any] = (),
     question: Question = Question(),  # noqa: B008 (frozen)
 ) -> Iterator[Entry]:
-    """Attributions as the viewer shows them, each with what its verification found at every site."""
+    """Attributions as the viewer shows them, each with its verification at every site."""
     sites = attributions[0].sites if verifier is not None and attributions else ()
     replace = _replacement(attributions[0], lenses) if sites else None
     proofs = verifier.at_sites(attributions, sites, replace, question) if verifier and sites else []
@@ -171,7 +171,8 @@ def prove(
 
 
 def _replacement(attribution: Attribution, lenses: Sequence[Any]) -> Any:
-    """The lens that made an attribution, for its baseline; else the mask token."""
+    """How removed tokens are replaced: by the baseline of the lens that made the attribution, else by the
+    mask token."""
     for lens in lenses:
         if attribution.method == "diffmask" and attribution.settings.get("over") == lens.over:
             return lens

@@ -1,4 +1,4 @@
-"""What the page of `masklens serve` may ask for: JSON that is short, and holds nothing unknown."""
+"""The requests of the page of `masklens serve`: short JSON without unknown fields."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ..methods.ways import Way
 from .queue import Queue, Submission
 
 LONGEST_BODY = 256 * 1024
-"""bytes"""
+"""the longest body of a request, in bytes"""
 LONGEST_TEXT = 20_000
-"""characters"""
+"""the longest text, in characters"""
 MOST_METHODS = 12
 MOST_NEW_TOKENS = 256
-"""tokens of an answer"""
+"""the longest answer, in tokens"""
 MOST_TURNS = 100
 ROLES = ("system", "user", "assistant")
 
 
 class BadRequest(Exception):
-    """A request that cannot be answered, with the status to say so."""
+    """Raised for a request that cannot be answered, with the HTTP status of the reply."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class BadRequest(Exception):
 
 
 async def read_body(request: Any) -> Any:
-    """The JSON of a request, if it is JSON and short."""
+    """The JSON body of a request. A body that is too long or not JSON is refused."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise BadRequest(415, "send application/json")
     from starlette.requests import ClientDisconnect
@@ -52,7 +52,7 @@ async def read_body(request: Any) -> Any:
 def read_submission(body: Any, choices: Mapping[str, Way], answers: bool = False) -> Submission:
     """The submission that a request asks for; anything unknown in it is an error.
 
-    `answers` says whether the model can be asked for one.
+    `answers` says whether the model can generate answers.
     """
     known = {"text", "methods", "target", "every_site", "like"}
     known |= {"messages", "new_tokens"} if answers else set()
@@ -81,7 +81,8 @@ def read_submission(body: Any, choices: Mapping[str, Way], answers: bool = False
 
 
 def read_prompt(body: Mapping[str, Any]) -> tuple[Text, list[dict[str, str]] | None, int | None]:
-    """A text; or a prompt, a text or messages, and how many tokens its answer may have."""
+    """The text of a request; for a prompt also its messages, if it is a chat, and the longest answer in
+    tokens."""
     new_tokens, messages = body.get("new_tokens"), body.get("messages")
     if new_tokens is None and messages is None:
         return read_text(body.get("text")), None, None
@@ -107,7 +108,8 @@ def _content(message: Any) -> str:
 
 
 def completed(body: Any, queue: Queue) -> Any:
-    """A body that names an earlier job, `like`, with what it does not say itself taken from that job."""
+    """The body of a request. If it names an earlier submission as `like`, missing fields are taken from
+    that."""
     if not isinstance(body, dict) or body.get("like") is None:
         return body
     like = queue.get(body["like"]) if isinstance(body["like"], str) else None
@@ -122,7 +124,7 @@ def completed(body: Any, queue: Queue) -> Any:
 
 
 def read_text(text: Any) -> Text:
-    """A text or a pair, not empty and not too long."""
+    """The text or pair of a request. It may not be empty or too long."""
     parts = [text] if isinstance(text, str) else text
     if not isinstance(parts, list) or len(parts) not in (1, 2) or not all(isinstance(p, str) for p in parts):
         raise BadRequest(400, "text is a string or a list of two")

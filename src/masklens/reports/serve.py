@@ -1,8 +1,8 @@
-"""`masklens serve`: the viewer on this machine, with a box to type texts into.
+"""`masklens serve`: the viewer on this machine, with a field for texts.
 
-The server listens on 127.0.0.1 only, answers only requests that were meant for it (Host) and made by its own
-page (Origin), takes only short bodies, and waits for none of them long. Explanations are made one at a time
-(see queue.py).
+The server listens on 127.0.0.1 only. It answers only requests for its own address (Host) from its own page
+(Origin), and accepts only short bodies that arrive in time. Explanations are made one at a time (see
+queue.py).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from .requests import LONGEST_TEXT, MOST_NEW_TOKENS, ROLES, BadRequest, complete
 HOST = "127.0.0.1"
 ANSWERS = "/answers.json"
 OVERLAP = 128
-"""tokens that windows share, over a context that is too long for the model"""
+"""the overlap in tokens of windows over a context that is too long for the model"""
 PATIENCE = 20.0
-"""seconds in which a whole request must come"""
+"""seconds within which a complete request must arrive"""
 POLICY = "Content-Security-Policy"
 HEADERS = {
     "Cache-Control": "no-store",
@@ -52,8 +52,8 @@ HEADERS = {
 
 
 def explainer(subject: Subject, choices: Mapping[str, Way], seed: int = 0) -> Callable[[Submission], None]:
-    """The work of a submission: explain its text, or the model's answer to it, in every way that was asked
-    for, and verify each."""
+    """The function that does a submission: explain its text, or the model's answer to it, in every requested
+    way, and verify the explanations."""
 
     def work(submission: Submission) -> None:
         explain_one = explain_text if submission.new_tokens is None else explain_answer
@@ -101,7 +101,7 @@ def explain_answer(subject: Subject, submission: Submission, name: str, way: Way
 
 
 def _sites(way: Way, submission: Submission) -> str | None:
-    """All sites where the user wants them and the method looks at one alone by itself."""
+    """The sites to explain: "all" if the user wants it and the method has one site by default, else None."""
     return "all" if submission.every_site and way.method.sites == "inputs" and not way.lenses else None
 
 
@@ -188,10 +188,10 @@ def _download(response: Any, name: str) -> Any:
 
 
 def guarded(app: Any, hosts: set[str]) -> Any:
-    """The application, closed to requests for other hosts and from other pages.
+    """The application, protected against requests for other hosts and from other pages.
 
-    A page elsewhere could otherwise reach it through the user's browser, by a name that leads here (Host) or
-    by a form (Origin).
+    Otherwise a foreign page could reach it through the user's browser, by a host name that resolves to this
+    machine (Host) or by a form (Origin).
     """
     from starlette.datastructures import Headers, MutableHeaders
     from starlette.responses import PlainTextResponse
@@ -227,7 +227,7 @@ def foreign(headers: Mapping[str, str], hosts: set[str]) -> str | None:
 
 
 def about(subject: Subject, choices: Mapping[str, Way]) -> dict[str, Any]:
-    """What the page has to know about the model."""
+    """The facts about the model that the page needs."""
     task, answers = subject.task, isinstance(subject.task, CausalLM)
     return {
         "methods": [
@@ -266,13 +266,13 @@ def serve(
     choices = ways(lenses, lm_head)
     queue = Queue(explainer(subject, choices, seed))
     app = application(subject, queue, choices, port, title)
-    listening.listen()  # from here on a browser that comes early waits, and is not turned away
+    listening.listen()  # from here on an early browser waits instead of being refused
     ready(f"http://{HOST}:{port}/")
     uvicorn.Server(server_config(app)).run(sockets=[listening])
 
 
 def server_config(app: Any, patience: float = PATIENCE) -> Any:
-    """How uvicorn runs the application: quietly, and with little patience."""
+    """The uvicorn configuration: no log, and connections without a request are closed after a while."""
     import uvicorn
 
     return uvicorn.Config(
@@ -285,7 +285,7 @@ def server_config(app: Any, patience: float = PATIENCE) -> Any:
 
 
 def impatient(patience: float) -> type:
-    """A protocol that ends a connection on which no whole request comes, however its parts drip in."""
+    """A protocol that closes a connection if no complete request arrives in time, even if parts of it do."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Impatient(H11Protocol):
@@ -308,7 +308,7 @@ def impatient(patience: float) -> type:
             super().connection_lost(exc)
 
         def watch(self) -> None:
-            """Wait for a request, unless there is a whole one that is being answered."""
+            """Start the clock for the next request, unless a complete one is being answered."""
             cycle = self.cycle
             if cycle is not None and not cycle.more_body and not cycle.response_complete:
                 self.stop()
@@ -324,7 +324,7 @@ def impatient(patience: float) -> type:
 
 
 def check_installed() -> None:
-    """Raise a MethodError if the packages that serve the page are not there."""
+    """Raise a MethodError if the packages that serve the page are not installed."""
     if any(find_spec(name) is None for name in ("uvicorn", "starlette")):
         raise MethodError("masklens serve needs more packages: pip install 'masklens[serve]'")
 

@@ -1,4 +1,4 @@
-"""Facts of texts that a report slices by, beside those that it knows itself (see viewer/slices.js)."""
+"""Facts of the texts that the user gives, by which a report can filter (see viewer/slices.js)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .labels import visible
 
 
 def add_columns(texts: Sequence[dict[str, Any]], columns: Mapping[str, Sequence[Any]]) -> None:
-    """Give each text of the viewer its values of the columns."""
+    """Add to each text of the viewer its values of the columns."""
     for name, values in columns.items():
         if len(values) != len(texts):
             raise TargetError(f"{len(values)} values of {name!r} for {len(texts)} texts; give one a text")

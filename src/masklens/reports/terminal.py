@@ -1,4 +1,4 @@
-"""The heat map of one attribution in the terminal: a row a layer, a column a token."""
+"""The heat map of one attribution in the terminal: one row per layer, one column per token."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ LABEL_WIDTH = 11
 GAP = 1
 LONGEST_NAME = 24
 LONGEST_PIECE = 14
-"""characters of a token where a row of 80 has more to say"""
+"""the longest token in a row of 80 characters that has further columns"""
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A renderable with one row a layer and one column a token; long texts go on in further blocks.
+    """A renderable with one row per layer and one column per token. Long texts continue in further blocks.
 
-    Every number is a probability, or else the score divided by the largest absolute score of the attribution,
-    which the last line gives, so that the map can also be read without colour.
+    Every number is a probability, or the score divided by the largest absolute score of the attribution. The
+    last line gives that score. So the map can also be read without colour.
     """
 
     attribution: Attribution
@@ -80,7 +80,7 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class AnswerMap:
-    """A renderable of an answer at its first site: one row a step, one column a token or larger unit."""
+    """A renderable of an answer at its first site: one row per step, one column per token or larger unit."""
 
     generation: Generation
 
@@ -111,7 +111,8 @@ class AnswerMap:
 
 
 def answer_table(generation: Generation) -> Table:
-    """A row for each step of an answer: its probability, the layer from which it stays on top, its proof."""
+    """A table with one row per step of an answer: probability, layer from which its token stays the
+    likeliest, verification."""
     table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim")
     heads = ["", "prob.", "on top from"]
     proofs = generation.verification
@@ -160,7 +161,8 @@ STYLES = {"sufficient": "bold green", "no better than random": "bold yellow", "n
 
 
 def proof_line(attribution: Attribution, proof: Verification) -> Text:
-    """The prediction with its probability, how few tokens suffice and which, and what random orders need."""
+    """The prediction with its probability, how few tokens suffice and which, and how many random orders
+    need."""
     kept = [
         i for i in range(len(attribution.tokens)) if i not in proof.removed and not attribution.special[i]
     ]
@@ -174,7 +176,8 @@ def proof_line(attribution: Attribution, proof: Verification) -> Text:
 
 
 def layers_line(found: LayerPredictions) -> Text:
-    """What the layers would predict, from the first to the last; layers that agree stand together."""
+    """The predictions of the layers, from the first to the last; neighbouring layers that agree are
+    joined."""
     line = Text.assemble(("each layer's own prediction: ", "dim"))
     for name, run in groupby(range(len(found.sites)), lambda k: found.predictions[k]):
         first, *_, last = [*run] * 2
@@ -215,7 +218,7 @@ def blocks(
 ) -> Iterator[range]:
     """Cut the columns into runs that fit into the room, each with at least one column.
 
-    No run has tokens of both texts of a pair, where `segments` says which text each token is from.
+    If `segments` says from which text of a pair each token is, no run has tokens of both texts.
     """
     ends = list(accumulate(width + gap for width in widths))
     start = 0

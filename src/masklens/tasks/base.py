@@ -25,17 +25,17 @@ class Task(ABC):
     fixed_shape = False
     """whether the output of an example has the same shape for texts of any length"""
     parts: tuple[str, str] = ("first text", "second text")
-    """what the two texts of a pair are called"""
+    """the names of the two texts of a pair"""
     cut = "longest_first"
-    """which text is cut if a pair is too long for the model, in the words of tokenizers"""
+    """which text is cut if a pair is too long for the model: a truncation strategy of tokenizers"""
 
     def removable(self, batch: Batch) -> Tensor:
-        """The tokens whose states may be replaced by those of no token: (examples, tokens) bool."""
+        """(examples, tokens) bool: the tokens whose states a baseline may replace."""
         return batch.valid
 
     def reader(self, batch: Batch) -> Tensor | None:
-        """The position at which each output is first read, (examples,), where no other position knows what is
-        asked: in a causal model. None elsewhere."""
+        """In a causal model the position at which each output is first read, (examples,). Only the state
+        there depends on the whole text. None for other models."""
         return None
 
     def source(self, text: Text) -> Text:
@@ -45,7 +45,7 @@ class Task(ABC):
     def prepare(self, batch: Batch, wanted: Any = None) -> Batch:
         """Add what the task needs to the batch or to its `marks`, such as the positions to read.
 
-        This happens before any edit, because a method may put further mask tokens into the text.
+        It must be called before any edit, because a method may put further mask tokens into the text.
         """
         return batch
 
@@ -54,7 +54,7 @@ class Task(ABC):
         """Turn the raw output into one tensor, examples first."""
 
     def widened(self, output: Tensor, tokens: int) -> Tensor:
-        """The output as it is for a batch with more padding, of so many tokens."""
+        """The output as it would be for a batch that is padded to `tokens` tokens."""
         return output
 
     @abstractmethod
@@ -74,7 +74,7 @@ class Task(ABC):
         return self.score(F.log_softmax(output.float(), -1), target)
 
     def confidence(self, output: Tensor, target: Tensor) -> Tensor:
-        """What people are shown of a target: its probability, or a number's own value: (examples,)."""
+        """(examples,): the value that reports show for a target: its probability, or a predicted number."""
         return self.log_probability(output, target).exp()
 
     @abstractmethod
@@ -82,7 +82,8 @@ class Task(ABC):
         """How far the output moved from the reference, in nats, at least 0: (examples,)."""
 
     def average(self, outputs: Tensor) -> Tensor | None:
-        """The output whose distribution is the average of these: (1, ...). None if the task has none."""
+        """(1, ...): the output whose distribution is the average of those of `outputs`. None if the task has
+        no such average."""
         return None
 
     @abstractmethod
@@ -90,11 +91,11 @@ class Task(ABC):
         """A name for each target, as shown to people."""
 
     def probabilities(self, output: Tensor) -> list[dict[str, float]]:
-        """For each text the probability of every class by its name; empty where there are no classes."""
+        """For each text the probability of every class by its name; empty if the task has no classes."""
         return [{} for _ in output]
 
     def answers(self, target: Tensor, batch: Batch) -> list[tuple[int, int] | None]:
-        """For each text the characters of its second part that a decision spans; None for other decisions."""
+        """For each text, if the decision is an answer span: its characters in the second part. Else None."""
         return [None for _ in target]
 
     def agrees(self, reference: Tensor, output: Tensor, batch: Batch) -> Tensor:
@@ -103,12 +104,12 @@ class Task(ABC):
         return same.reshape(len(batch), -1).all(1)
 
     def check_labels(self, labels: Sequence[Any], count: int) -> None:
-        """A TargetError unless there is a label for each of `count` texts; for use before any is run."""
+        """Raise a TargetError unless there is a label for each of `count` texts; called before any is run."""
         if len(labels) != count:
             raise TargetError(f"{len(labels)} gold labels for {count} texts; give one a text")
 
     def gold(self, labels: Sequence[Any], output: Tensor, batch: Batch) -> list[Any]:
-        """What `right` compares decisions with, one for each text, from the user's labels."""
+        """The gold targets that `right` compares decisions with, one per text, from the user's labels."""
         return list(self.resolve(list(labels), output, batch))
 
     def right(self, output: Tensor, batch: Batch, gold: Sequence[Any]) -> Tensor:

@@ -59,7 +59,7 @@ class Classification(Task):
         return self._by_name(F.softmax(output.float(), -1))
 
     def _by_name(self, shares: Tensor) -> list[dict[str, float]]:
-        """Of rows (examples, classes)."""
+        """For each row of `shares` (examples, classes), the values by the name of the class."""
         return [dict(zip(self.labels, row, strict=True)) for row in shares.tolist()]
 
 

@@ -19,14 +19,14 @@ from .classification import categorical_kl
 
 
 class Continuation(NamedTuple):
-    """What a target asks of the model, step by step."""
+    """A target as the tokens of a continuation, step by step."""
 
     given: list[int]
-    """tokens put in before the first step that counts"""
+    """tokens that are inserted before the first explained step"""
     ids: list[int]
-    """the token of each step; empty for "whatever the model predicts" at one step"""
+    """the token of each step; empty for one step with the token that the model predicts"""
     other: int | None = None
-    """the token that the only step is compared with"""
+    """for a contrast: the token with which the token of the only step is compared"""
 
 
 class LanguageModel(Task):
@@ -62,7 +62,7 @@ class LanguageModel(Task):
         if not isinstance(wanted, tuple):
             return Continuation([], self._ids(wanted))
         if len(wanted) != 2:
-            raise TargetError(f"{wanted!r} is no target; a contrast is a pair (A, B): A rather than B")
+            raise TargetError(f"{wanted!r} is not a target; a contrast is a pair (A, B): A rather than B")
         a, b = self._ids(wanted[0]), self._ids(wanted[1])
         same = next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
         if same is None:
@@ -126,7 +126,7 @@ class LanguageModel(Task):
 
 
 def _chosen(values: Tensor, ids: Tensor) -> Tensor:
-    """values at the ids, 0 where there is none: (examples, steps)."""
+    """(examples, steps): the values at the ids, 0 where the id is -1."""
     return values.gather(-1, ids.clamp(min=0)[:, :, None])[:, :, 0].masked_fill(ids < 0, 0.0)
 
 
@@ -161,8 +161,8 @@ class CausalLM(LanguageModel):
     """The next token after the text, or a given continuation.
 
     The tokens of the continuation are added to the input, but they are not part of the text. They are not
-    valid and get no score. States of special tokens are never replaced: models park attention on the start
-    mark, and without it they fail on any text.
+    valid and get no score. States of special tokens are never replaced: the start token is an attention sink,
+    and without it a model fails on any text.
     """
 
     fixed_shape = True

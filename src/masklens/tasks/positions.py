@@ -8,7 +8,7 @@ from ..model.batch import Batch
 
 
 def labelled(batch: Batch) -> Tensor:
-    """(examples, tokens): tokens that stand for text."""
+    """(examples, tokens): the tokens that stand for text and can carry a label."""
     return batch.valid & ~batch.special
 
 

@@ -75,7 +75,8 @@ class QuestionAnswering(Task):
         return target
 
     def _span(self, wanted: Any, logits: Tensor, batch: Batch, i: int) -> tuple[int, int]:
-        """Token numbers from token numbers, or from the answer's text at its best occurrence."""
+        """The (start, end) tokens of a target that is given as token numbers or as text. Of several
+        occurrences of the text, the one with the best score counts."""
         if isinstance(wanted, int) and not isinstance(wanted, bool):
             wanted = str(wanted)  # such as a year
         if isinstance(wanted, str):
@@ -125,6 +126,6 @@ class QuestionAnswering(Task):
 
 
 def inside(spans: Tensor, tokens: int) -> Tensor:
-    """Which tokens lie in the spans (examples, 2) of first and last tokens: (examples, tokens) bool."""
+    """(examples, tokens) bool: the tokens in the spans (examples, 2), which have first and last tokens."""
     place = torch.arange(tokens, device=spans.device)
     return (place >= spans[:, :1]) & (place <= spans[:, 1:])

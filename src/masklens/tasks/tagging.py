@@ -59,7 +59,7 @@ class TokenClassification(Task):
         return list(range(starts[0], end))
 
     def _spread(self, label: Any, where: Sequence[int]) -> Tensor:
-        """A label over the tokens of an entity: B-X on the first, I-X on the others where it exists."""
+        """Give a label to the tokens of an entity: B-X to the first, I-X to the others if it exists."""
         first = class_id(label, self.labels)
         inner = _inner(self.labels[first])
         rest = self.labels.index(inner) if inner in self.labels else first
