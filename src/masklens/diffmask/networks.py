@@ -231,7 +231,7 @@ def read_from(state: Tensor, reader: Tensor) -> list[Tensor]:
 
 def kept(logits: Tensor) -> Tensor:
     """P(kept), the probability that a gate is not exactly 0."""
-    return HardConcrete(logits, validate_args=False).prob_nonzero()
+    return HardConcrete(logits).prob_nonzero()
 
 
 def noisy(logits: Tensor) -> Tensor:
@@ -244,7 +244,7 @@ def noisy(logits: Tensor) -> Tensor:
 
 def sample(logits: Tensor, uniform: Tensor) -> Tensor:
     """Gates in [0, 1) drawn with noise `uniform` in (0, 1)."""
-    return HardConcrete(noisy(logits), TEMPERATURE, validate_args=False).rsample(uniform=uniform)
+    return HardConcrete(noisy(logits), TEMPERATURE).rsample(uniform=uniform)
 
 
 class _Inward(torch.autograd.Function):

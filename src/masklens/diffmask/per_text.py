@@ -75,10 +75,10 @@ class FreeMasks:
         return self.subject.task.divergence(self.reference, output)
 
     def keep_probability(self) -> Tensor:
-        return HardConcrete(self.logits, validate_args=False).prob_nonzero()
+        return HardConcrete(self.logits).prob_nonzero()
 
     def estimate(self) -> Estimate:
-        gate = HardConcrete(self.logits, validate_args=False)
+        gate = HardConcrete(self.logits)
         keep = gate.rsample(uniform=next(self.noise)[..., 0])
         return Estimate(gate.log_prob_nonzero(), self.divergence(keep))
 

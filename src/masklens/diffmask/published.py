@@ -73,7 +73,7 @@ class PublishedProbe(nn.Module):
     def gate(self, row: int, states: Mapping[int, Tensor]) -> HardConcrete:
         """The gates (examples, tokens) of one row: 10 tanh(...) + bias."""
         seen = torch.cat([states[site].float() for site in self.rows[row].reads], dim=-1)
-        return HardConcrete(10 * self.networks[row](seen)[..., 0] + self.biases[row], validate_args=False)
+        return HardConcrete(10 * self.networks[row](seen)[..., 0] + self.biases[row])
 
     def voters(self, row: int) -> range:
         """The rows whose votes decide with a row: all up to it, where votes multiply."""
