@@ -33,15 +33,7 @@ def objective(
     train = frozen(texts or sevens.texts(64), subject)
     validation = frozen(held or sevens.texts(32, seed=1), subject)
     probe = _new_probe(rows_for(over, subject.sites, subject.sites[0]), train, settings, over)
-    return LensObjective(
-        probe,
-        train,
-        validation,
-        settings.margin,
-        settings.batch_size or 16,
-        settings.anchor > 0,
-        settings.seed,
-    )
+    return LensObjective(probe, train, validation, settings)
 
 
 @torch.no_grad()

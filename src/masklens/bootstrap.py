@@ -15,10 +15,10 @@ def bounds(found: Sequence[float] | np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def interval(values: np.ndarray, draws: int = SAMPLES, seed: int = 0) -> tuple[float, float]:
+def interval(values: np.ndarray, seed: int = 0) -> tuple[float, float]:
     """The interval of the mean of `values` (one per text); texts are drawn with replacement."""
     generator = np.random.default_rng(seed)
-    return bounds([generator.choice(values, len(values)).mean() for _ in range(draws)])
+    return bounds([generator.choice(values, len(values)).mean() for _ in range(SAMPLES)])
 
 
 class RunningMean:

@@ -373,9 +373,9 @@ def test_calibrated_gates_drop_what_the_margin_allows(over, bias):
     before = made.judge()
     made.calibrate()
     for old, new in zip(before, made.judge(), strict=True):
-        assert new.divergence + CERTAINTY * new.error <= made.margin
+        assert new.divergence + CERTAINTY * new.error <= made.settings.margin
         if bias < 0:
-            assert old.divergence > made.margin and old.kept < new.kept  # all was dropped
+            assert old.divergence > made.settings.margin and old.kept < new.kept  # all was dropped
         if bias > 0:
             assert old.kept == 1 and new.kept < 0.2
     sevens_kept = [made.probe.keep_of(0, made.validation.draw([i]).states())[0] > 0.5 for i in range(100)]
@@ -395,7 +395,7 @@ def test_calibrated_gates_are_as_shut_as_they_can_be_and_sure_of_what_they_keep(
         needed, other = logits[logits > 0].min(), logits[logits < 0].max()
         assert needed > 0.5 and other < -0.5  # sevens are 3 above the others: the middle is far from both
         gate.bias.sub_(needed + 0.05)
-    assert all(one.divergence + CERTAINTY * one.error > made.margin for one in made.judge())
+    assert all(one.divergence + CERTAINTY * one.error > made.settings.margin for one in made.judge())
 
 
 def test_calibrated_gates_leave_room_for_chance(monkeypatch):

@@ -115,7 +115,7 @@ class Told(FreeMasks):
     said = 0.0
 
     def estimate(self):
-        gate = HardConcrete(self.logits, validate_args=False)
+        gate = HardConcrete(self.logits)
         return Estimate(gate.log_prob_nonzero(), torch.full((len(self.batch),), self.said))
 
 

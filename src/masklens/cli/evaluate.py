@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -23,10 +23,6 @@ from .inputs import (
     load_subject,
     read_target,
 )
-
-if TYPE_CHECKING:
-    from ..evaluation.table import Table
-    from ..model.subject import Subject
 
 of_measure = partial(options.option, "Measure")
 METRIC = "A metric, such as hiding, revealing or log_odds; repeat for several."
@@ -79,6 +75,7 @@ def evaluate(
         choose_method(ctx)
         return
     with working():
+        from ..corpus.evaluate import evaluate_corpora
         from ..corpus.shards import corpus_runs
         from ..errors import check_seed
         from ..evaluation.evaluate import check_metrics
@@ -103,14 +100,12 @@ def evaluate(
             lenses = load_lenses(model, subject, lens, method)
             ways = choose_ways(method, lenses, lm_head, option)
             sets |= explain_all(subject, wanted, ways, target, seed, windows)
+        how: dict[str, Any] = {"random_draws": draws, "seed": seed, "normalised": normalised}
         with stage("measuring"):
-            table = (
-                measure_runs(subject, runs, metric, draws, seed, limit, normalised)
-                if runs
-                else masklens.evaluate(
-                    subject, sets, gold, metric, random_draws=draws, seed=seed, normalised=normalised
-                )
-            )
+            if runs:
+                table = evaluate_corpora(subject, runs, metric, limit=limit, **how)
+            else:
+                table = masklens.evaluate(subject, sets, gold, metric, **how)
         if out:
             table.to_json(out)
             tell(f"wrote {out}")
@@ -127,20 +122,3 @@ def read_gold(pattern: str | None, column: str | None, limit: int | None) -> lis
     from ..files.reading import read_labels
 
     return [read_target(label) for label in read_labels(pattern, column, limit)]
-
-
-def measure_runs(
-    subject: Subject,
-    runs: dict[str, str],
-    metrics: list[str] | None,
-    draws: int,
-    seed: int,
-    limit: int | None,
-    normalised: bool,
-) -> Table:
-    """The table of corpus runs."""
-    from ..corpus.evaluate import evaluate_corpora
-
-    return evaluate_corpora(
-        subject, runs, metrics, random_draws=draws, seed=seed, limit=limit, normalised=normalised
-    )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..model.masking import edited_run
-from .networks import THRESHOLD, MaskRow, Probe
+from .networks import THRESHOLD, Masks, Probe
 from .texts import Drawn, FrozenTexts
 
 CERTAINTY = 3.0
@@ -18,19 +18,6 @@ GAP = 0.005
 """biases that keep nearly the same tokens, up to this share more, count as one in calibration"""
 REACH = 20.0
 """how far calibration may shift a bias"""
-
-
-class Masks(Protocol):
-    """What can be judged: a probe of either recipe."""
-
-    rows: tuple[MaskRow, ...]
-
-    @property
-    def reads(self) -> tuple[int, ...]: ...
-
-    def baseline(self, row: int) -> Tensor: ...
-
-    def keep_of(self, row: int, states: Mapping[int, Tensor], reader: Tensor | None = None) -> Tensor: ...
 
 
 @torch.no_grad()

@@ -33,7 +33,7 @@ from ..records.layers import site_name
 from .class_bias import class_biases
 from .forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
 from .identity import identity
-from .networks import MaskRow, Over, Probe, rows_for, seeded
+from .networks import MaskRow, Over, Probe, needed_sites, rows_for, seeded
 from .objective import LensObjective
 from .per_text import diffmask_per_text
 from .processes import is_main
@@ -117,42 +117,29 @@ class DiffMask:
             with subject.frozen(), sets[0].subject.frozen():
                 if recipe == "published":
                     return fit_published(cls, subject, over, rows, sets[0], sets[2], chosen)
-                lens = cls._trained(subject, over, rows, sets, chosen, folder, start, report, show_progress)
+                begun = None if start is None else start.probe
+                probe = _new_probe(rows, sets[0], chosen, over) if start is None else _copied(start, rows)
+                objective = LensObjective(probe.to(subject.device), sets[0], sets[1], chosen)
+                training = Training(objective, chosen, folder, identity(sets, over, rows, begun))
+                training.resume()
+                if report:
+                    report(describe_time(training))
+                training.run(show_progress)
+                lens = cls._judged(subject, over, training, sets[2])
         lens._warn()
         return lens
 
     @classmethod
-    def _trained(
-        cls,
-        subject: Subject,
-        over: Over,
-        rows: Sequence[MaskRow],
-        sets: Sets,
-        chosen: Settings,
-        folder: str | os.PathLike[str] | None,
-        start: DiffMask | None,
-        report: Callable[[str], object] | None,
-        show_progress: bool,
-    ) -> DiffMask:
-        """Train, calibrate on validation texts, and judge on held-out ones."""
-        train, validated, held = sets
-        probe = _new_probe(rows, train, chosen, over) if start is None else _copied(start, rows)
-        size, seed = chosen.batch_on(subject.device, len(rows)), chosen.seed
-        probe.to(subject.device)
-        objective = LensObjective(probe, train, validated, chosen.margin, size, chosen.anchor > 0, seed)
-        training = Training(
-            objective, chosen, folder, identity(sets, over, rows, None if start is None else start.probe)
-        )
-        training.resume()
-        if report:
-            report(describe_time(training))
-        training.run(show_progress)
+    def _judged(cls, subject: Subject, over: Over, training: Training, held: FrozenTexts) -> DiffMask:
+        """The lens of a training that is done, calibrated on validation texts and judged on held-out ones."""
+        probe, objective, settings = training.probe, training.objective, training.settings
         with stage("calibrating and judging the lens"):
             objective.calibrate()
-            judged = diagnostics(rows, objective.judge(held), chosen.margin)
+            judged = diagnostics(probe.rows, objective.judge(held), settings.margin)
             found = [d._replace(ok=d.ok and len(held) >= FEWEST_HELD_OUT) for d in judged]
             events = [str(one) for one in class_biases(probe, held)]
-        return cls(subject, probe.eval().requires_grad_(False), over, chosen, found, events, training.history)
+        probe.eval().requires_grad_(False)
+        return cls(subject, probe, over, settings, found, events, training.history)
 
     def _warn(self) -> None:
         for remark in self.remarks:
@@ -270,8 +257,7 @@ Sets = tuple[FrozenTexts, FrozenTexts, FrozenTexts]
 def _frozen_texts(subject: Subject, parts: Parts, rows: Sequence[MaskRow], settings: Settings) -> Sets:
     dtype = PRECISIONS[settings.precision]
     learned_on = subject if dtype is None else subject.in_dtype(dtype)
-    needed = tuple(dict.fromkeys(site for row in rows for site in (row.edit, *row.reads)))
-    memory = _keep_bytes(subject.device)
+    needed, memory = needed_sites(rows), _keep_bytes(subject.device)
     train = FrozenTexts(learned_on, parts[0], needed, memory)
     validated, held_out = (FrozenTexts(subject, part, needed, memory // 8) for part in parts[1:])
     return train, validated, held_out

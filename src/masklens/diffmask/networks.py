@@ -81,6 +81,11 @@ def rows_for(over: Over, sites: Sequence[int], words: int = 0) -> tuple[MaskRow,
     return tuple(MaskRow(read, edit, (read,)) for edit, read in over)
 
 
+def needed_sites(rows: Sequence[MaskRow]) -> tuple[int, ...]:
+    """The sites whose states the rows edit or read."""
+    return tuple(dict.fromkeys(site for row in rows for site in (row.edit, *row.reads)))
+
+
 _seeding = threading.Lock()
 
 
@@ -121,13 +126,45 @@ class GateNetwork(nn.Module):
         return inward(self.bias + SCALE * self.outer(units)[..., 0], -LIMIT, LIMIT)
 
 
-class Probe(nn.Module):
+class Masks(nn.Module):
+    """The decisions of a lens, and what replaces the states that they drop."""
+
+    rows: tuple[MaskRow, ...]
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The sites whose states are needed."""
+        return needed_sites(self.rows)
+
+    def baseline(self, row: int) -> Tensor:
+        """What replaces a state that a row drops: a vector (width,), or a table by place."""
+        raise NotImplementedError
+
+    def keep_of(self, row: int, states: Mapping[int, Tensor], reader: Tensor | None = None) -> Tensor:
+        """One row's P(kept), (examples, tokens), from states (examples, tokens, width) by site.
+
+        Args:
+            reader: the position where the next token is read, (examples,), for a causal model.
+        """
+        raise NotImplementedError
+
+    def keep(self, states: Mapping[int, Tensor], reader: Tensor | None = None) -> Tensor:
+        """P(kept) at every row: (rows, examples, tokens)."""
+        return torch.stack([self.keep_of(row, states, reader) for row in range(len(self.rows))])
+
+
+def hidden_units(row: MaskRow, widths: Mapping[int, int], given: int | None) -> int:
+    """Of a gate network: by default a quarter of the edited state's width, at least 32."""
+    return given or max(32, widths[row.edit] // 4)
+
+
+class Probe(Masks):
     """A gate network for every row, and the baselines that replace what they drop.
 
     Args:
         rows: the decisions to make.
         widths: the width of the state at each site.
-        hidden: hidden units of a gate network; by default a quarter of the edited state's width, at least 32.
+        hidden: hidden units of a gate network (see `hidden_units`).
         places: how many places of a text, from the second on, have a baseline of their own. Never at the
             words, to which the model adds positions afterwards, and never at the first place, where a [CLS]
             token would be imitated. In a causal model they are counted from the first, which has seen no
@@ -146,7 +183,7 @@ class Probe(nn.Module):
         super().__init__()
         self.rows, self.causal = tuple(rows), causal
         self.gates = nn.ModuleList(
-            GateNetwork(_seen_width(row, widths, causal), hidden or max(32, widths[row.edit] // 4))
+            GateNetwork(_seen_width(row, widths, causal), hidden_units(row, widths, hidden))
             for row in self.rows
         )
         self.baselines = nn.ParameterList(
@@ -159,11 +196,6 @@ class Probe(nn.Module):
                 if places and row.edit
             }
         )
-
-    @property
-    def reads(self) -> tuple[int, ...]:
-        """The sites whose states the probe needs."""
-        return tuple(dict.fromkeys(site for row in self.rows for site in (row.edit, *row.reads)))
 
     def gate(self, row: int) -> GateNetwork:
         return cast(GateNetwork, self.gates[row])
@@ -180,11 +212,7 @@ class Probe(nn.Module):
         return [self.gate(row).bias for row in range(len(self.rows))]
 
     def seen(self, row: int, states: Mapping[int, Tensor], reader: Tensor | None = None) -> list[Tensor]:
-        """What one row's gates read, (examples, tokens, width) each, from states by site.
-
-        Args:
-            reader: the position where the next token is read, (examples,), for a causal model.
-        """
+        """What one row's gates read, (examples, tokens, width) each, from states by site."""
         own = [states[site] for site in self.rows[row].reads]
         if not self.causal:
             return own
@@ -197,12 +225,7 @@ class Probe(nn.Module):
         return self.gate(row)(*self.seen(row, states, reader))
 
     def keep_of(self, row: int, states: Mapping[int, Tensor], reader: Tensor | None = None) -> Tensor:
-        """One row's P(kept): (examples, tokens)."""
         return kept(self.logits(row, states, reader))
-
-    def keep(self, states: Mapping[int, Tensor], reader: Tensor | None = None) -> Tensor:
-        """P(kept) at every row: (rows, examples, tokens)."""
-        return torch.stack([self.keep_of(row, states, reader) for row in range(len(self.rows))])
 
     @torch.no_grad()
     def fit_statistics(
@@ -231,7 +254,7 @@ def read_from(state: Tensor, reader: Tensor) -> list[Tensor]:
 
 def kept(logits: Tensor) -> Tensor:
     """P(kept), the probability that a gate is not exactly 0."""
-    return HardConcrete(logits, validate_args=False).prob_nonzero()
+    return HardConcrete(logits).prob_nonzero()
 
 
 def noisy(logits: Tensor) -> Tensor:
@@ -244,7 +267,7 @@ def noisy(logits: Tensor) -> Tensor:
 
 def sample(logits: Tensor, uniform: Tensor) -> Tensor:
     """Gates in [0, 1) drawn with noise `uniform` in (0, 1)."""
-    return HardConcrete(noisy(logits), TEMPERATURE, validate_args=False).rsample(uniform=uniform)
+    return HardConcrete(noisy(logits), TEMPERATURE).rsample(uniform=uniform)
 
 
 class _Inward(torch.autograd.Function):

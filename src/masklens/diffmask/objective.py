@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ from ..model.masking import edited_run
 from .judging import Judged, calibrate, judge
 from .networks import NOISE, THRESHOLD, Probe, kept, mix, sample
 from .texts import Drawn, FrozenTexts
+
+if TYPE_CHECKING:
+    from .trainer import Settings
 
 HARD = 0.25
 """the share of a row's texts that are masked as a finished lens would: by hard masks, without noise"""
@@ -85,20 +88,12 @@ class Step(NamedTuple):
 class LensObjective:
     """The masks of a probe over a corpus, judged on validation texts."""
 
-    def __init__(
-        self,
-        probe: Probe,
-        train: FrozenTexts,
-        validation: FrozenTexts,
-        margin: float,
-        batch_size: int,
-        anchored: bool,
-        seed: int,
-    ) -> None:
-        self.probe, self.train, self.validation = probe, train, validation
-        self.margin, self.seed = margin, seed
-        self.per_row = max(FEWEST, batch_size // len(probe.rows))
-        self.emptied = max(1, self.per_row // EMPTIED) if anchored and self._usual is not None else 0
+    def __init__(self, probe: Probe, train: FrozenTexts, validation: FrozenTexts, settings: Settings) -> None:
+        self.probe, self.train, self.validation, self.settings = probe, train, validation, settings
+        rows = len(probe.rows)
+        self.per_row = max(FEWEST, settings.batch_on(train.subject.device, rows) // rows)
+        anchored = settings.anchor > 0 and self._usual is not None
+        self.emptied = max(1, self.per_row // EMPTIED) if anchored else 0
         self.hard = max(1, round(HARD * self.per_row))
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
 
@@ -207,7 +202,7 @@ class LensObjective:
 
     def _generator(self, what: str, number: int) -> torch.Generator:
         """For the randomness of one step or epoch. torch's generator uses 32 bits of its seed."""
-        return torch.Generator().manual_seed(zlib.crc32(f"{self.seed}/{what}/{number}".encode()))
+        return torch.Generator().manual_seed(zlib.crc32(f"{self.settings.seed}/{what}/{number}".encode()))
 
     def _texts(self, step: int, generator: torch.Generator) -> Tensor:
         """The texts of a step, (rows, per row), shuffled each epoch."""
@@ -237,7 +232,7 @@ class LensObjective:
 
     def calibrate(self) -> None:
         """Set the biases so that hard masks use up the margin on the validation texts."""
-        calibrate(self.probe, self.validation, self.margin)
+        calibrate(self.probe, self.validation, self.settings.margin)
 
 
 def _part(row: int, each: int) -> slice:

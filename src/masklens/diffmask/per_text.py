@@ -22,7 +22,7 @@ from ..model.masking import edited_run
 from ..progress import track
 from .gates import HardConcrete
 from .multipliers import AIM, Multipliers
-from .networks import THRESHOLD
+from .networks import THRESHOLD, kept
 
 OPEN, LARGEST = 5.0, 10.0
 """the first logit of every gate, and the largest size of a logit, as in the published code"""
@@ -75,10 +75,10 @@ class FreeMasks:
         return self.subject.task.divergence(self.reference, output)
 
     def keep_probability(self) -> Tensor:
-        return HardConcrete(self.logits, validate_args=False).prob_nonzero()
+        return kept(self.logits)
 
     def estimate(self) -> Estimate:
-        gate = HardConcrete(self.logits, validate_args=False)
+        gate = HardConcrete(self.logits)
         keep = gate.rsample(uniform=next(self.noise)[..., 0])
         return Estimate(gate.log_prob_nonzero(), self.divergence(keep))
 

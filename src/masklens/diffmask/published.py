@@ -21,7 +21,7 @@ from ..model.subject import Subject
 from ..records.layers import site_name
 from .gates import HardConcrete
 from .judging import judge
-from .networks import MaskRow, Over, seeded
+from .networks import MaskRow, Masks, Over, hidden_units, seeded
 from .texts import FrozenTexts
 from .trainer import Settings, diagnostics
 
@@ -36,7 +36,7 @@ LARGEST_MULTIPLIER = 200.0
 LOOKAHEAD_EVERY, LOOKAHEAD = 6, 0.5
 
 
-class PublishedProbe(nn.Module):
+class PublishedProbe(Masks):
     """A gate network for every site, whose votes multiply over sites where they mask inputs."""
 
     def __init__(
@@ -45,16 +45,7 @@ class PublishedProbe(nn.Module):
         super().__init__()
         self.rows, self.votes = tuple(rows), votes
         self.networks = nn.ModuleList(
-            nn.Sequential(
-                weight_norm(
-                    nn.Linear(
-                        sum(widths[s] for s in row.reads), _hidden(row, widths, hidden), dtype=torch.float32
-                    )
-                ),
-                nn.Tanh(),
-                weight_norm(nn.Linear(_hidden(row, widths, hidden), 1, bias=False, dtype=torch.float32)),
-                nn.Tanh(),
-            )
+            _network(sum(widths[s] for s in row.reads), hidden_units(row, widths, hidden))
             for row in self.rows
         )
         self.biases = nn.Parameter(torch.full((len(self.rows),), 5.0, dtype=torch.float32))
@@ -63,17 +54,13 @@ class PublishedProbe(nn.Module):
             {str(e): nn.Parameter(torch.zeros(widths[e], dtype=torch.float32)) for e in edits}
         )
 
-    @property
-    def reads(self) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(site for row in self.rows for site in (row.edit, *row.reads)))
-
     def baseline(self, row: int) -> Tensor:
         return self.baselines[str(self.rows[row].edit)]
 
     def gate(self, row: int, states: Mapping[int, Tensor]) -> HardConcrete:
         """The gates (examples, tokens) of one row: 10 tanh(...) + bias."""
         seen = torch.cat([states[site].float() for site in self.rows[row].reads], dim=-1)
-        return HardConcrete(10 * self.networks[row](seen)[..., 0] + self.biases[row], validate_args=False)
+        return HardConcrete(10 * self.networks[row](seen)[..., 0] + self.biases[row])
 
     def voters(self, row: int) -> range:
         """The rows whose votes decide with a row: all up to it, where votes multiply."""
@@ -96,13 +83,11 @@ class PublishedProbe(nn.Module):
         """P(kept); gates as published read a token's own states, also in a causal model."""
         return self.log_keep(row, states).exp()
 
-    def keep(self, states: Mapping[int, Tensor], reader: Tensor | None = None) -> Tensor:
-        """P(kept) at every row: (rows, examples, tokens)."""
-        return torch.stack([self.keep_of(row, states) for row in range(len(self.rows))])
 
-
-def _hidden(row: MaskRow, widths: Mapping[int, int], given: int | None) -> int:
-    return given or max(32, widths[row.edit] // 4)
+def _network(seen: int, units: int) -> nn.Module:
+    inner = weight_norm(nn.Linear(seen, units, dtype=torch.float32))
+    outer = weight_norm(nn.Linear(units, 1, bias=False, dtype=torch.float32))
+    return nn.Sequential(inner, nn.Tanh(), outer, nn.Tanh())
 
 
 class Lookahead:

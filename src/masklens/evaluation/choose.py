@@ -6,7 +6,6 @@ these explanations pass. The best is tried once more on the other half, which ha
 
 from __future__ import annotations
 
-import io
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from ..model.subject import Subject, as_subject
 from ..progress import showing, stage
 from ..records.layers import in_layers, site_name
 from ..records.verification import LEVEL, Verification, standing
-from .table import Cell, Table, cell
+from .table import Cell, Table, cell, plain_text
 from .verify import Verifier, is_keep_probability
 
 AFFORDABLE = 100
@@ -118,12 +117,7 @@ class Choice:
         yield self.verdict
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        console = Console(width=100, color_system=None, file=io.StringIO())
-        with console.capture() as captured:
-            console.print(self, highlight=False)
-        return captured.get()
+        return plain_text(self, width=100)
 
     __repr__ = __str__
 

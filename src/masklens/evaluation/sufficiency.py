@@ -58,9 +58,9 @@ def fewest(views: Views, ranking: Ranking, margin: float = MARGIN) -> np.ndarray
     return high
 
 
-def random_orders(views: Views, seed: int = 0) -> list[Ranking]:
+def random_orders(views: Views) -> list[Ranking]:
     """The random orders of each text. They are the same for all methods that are compared with them."""
-    return random_rankings(views, RANDOM_ORDERS, seed)
+    return random_rankings(views, RANDOM_ORDERS)
 
 
 def median_need(views: Views, orders: Sequence[Ranking], margin: float = MARGIN) -> np.ndarray:
@@ -81,8 +81,7 @@ def median_need(views: Views, orders: Sequence[Ranking], margin: float = MARGIN)
 
 def _holding(views: Views, orders: Sequence[Ranking], counts: np.ndarray, margin: float) -> np.ndarray:
     """(orders, texts) bool: whether `counts` tokens suffice, for the orders and their reversals."""
-    both = np.stack([one.first(counts) for order in orders for one in (order, order.reversed())], axis=1)
-    return suffices(views.read_steps(both), margin).T
+    return suffices(views.read_steps(random_sets(orders, counts)), margin).T
 
 
 def _crossing(shares: np.ndarray, counts: np.ndarray) -> float:

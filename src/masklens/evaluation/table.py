@@ -164,12 +164,17 @@ class Table:
         return str(self)
 
     def __str__(self) -> str:
-        from rich.console import Console
+        return plain_text(self, width=24 + 30 * (len(self.metrics) + 1))
 
-        console = Console(width=24 + 30 * (len(self.metrics) + 1), color_system=None, file=io.StringIO())
-        with console.capture() as captured:
-            console.print(self)
-        return captured.get()
+
+def plain_text(printed: Any, width: int) -> str:
+    """What rich prints, without colours."""
+    from rich.console import Console
+
+    console = Console(width=width, color_system=None, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(printed, highlight=False)
+    return captured.get()
 
 
 def _plain(values: Mapping[str, float | None]) -> dict[str, float | None]:

@@ -7,13 +7,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from ..errors import FileError, MasklensError
 
+T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -36,17 +38,21 @@ class FileModel(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-def validate(model: type[M], data: Any, where: object, error: type[MasklensError] = FileError) -> M:
-    """Data as a model. Data that does not fit raises an error of the given type, with place and field."""
-    return _fitted(lambda: model.model_validate(data), where, error)
+def validate(kind: type[T], data: Any, where: object) -> T:
+    """Data as a model or a dataclass. Data that does not fit raises an error with its place and field."""
+    adapter: TypeAdapter[T] = _adapter(kind)  # type: ignore[arg-type]
+    return _fitted(lambda: adapter.validate_python(data), where, FileError)
+
+
+_adapter = cache(TypeAdapter)
 
 
 def parse(model: type[M], content: bytes, where: object, error: type[MasklensError] = FileError) -> M:
-    """`validate` for the bytes of a JSON document."""
+    """`validate` for the bytes of a JSON document, with an error of the given type."""
     return _fitted(lambda: model.model_validate_json(content), where, error)
 
 
-def _fitted(make: Callable[[], M], where: object, error: type[MasklensError]) -> M:
+def _fitted(make: Callable[[], T], where: object, error: type[MasklensError]) -> T:
     try:
         return make()
     except (ValidationError, MasklensError, RecursionError) as problem:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import re
 import zlib
-from typing import IO, TYPE_CHECKING
+from collections.abc import Mapping
+from typing import IO, TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,6 +20,26 @@ PLACE = re.compile(re.escape(NAME) + rb".{1,4}?(crc32:[0-9a-f]{8})", re.DOTALL)
 END = 8
 """how many bytes follow the footer: its length and the magic bytes"""
 CHUNK = 2**20
+
+
+def column_types(hints: Mapping[str, Any]) -> dict[str, pa.DataType]:
+    """The types of columns that hold values of these types of Python, by name."""
+    return {name: column_type(hint) for name, hint in hints.items()}
+
+
+def column_type(hint: Any) -> pa.DataType:
+    """Of a column: a tuple is a list, a class with fields a struct; None may always be there."""
+    import pyarrow as pa
+
+    plain = {str: pa.string(), int: pa.int32(), float: pa.float64(), bool: pa.bool_()}
+    if hint in plain:
+        return plain[hint]
+    inner = get_args(hint)
+    if get_origin(hint) is Literal:
+        return pa.string()
+    if get_origin(hint) is tuple:
+        return pa.list_(column_type(inner[0]))
+    return column_type(inner[0]) if inner else pa.struct(column_types(get_type_hints(hint)))
 
 
 def to_parquet(table: pa.Table) -> bytes:

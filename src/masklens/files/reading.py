@@ -63,12 +63,12 @@ def read_labels(pattern: str, column: str, limit: int | None = None) -> list[Any
     return list(islice(found, limit))
 
 
-def check_columns(columns: Sequence[str], label: str | None = None) -> Columns:
+def check_columns(columns: Sequence[str]) -> Columns:
     if not 1 <= len(columns) <= 2:
         raise FileError(
             f"{len(columns)} columns were given ({', '.join(columns)}); give one, or two for pairs of texts"
         )
-    return Columns(tuple(columns), label)
+    return Columns(tuple(columns))
 
 
 def _usable(row: Row, file: str) -> Text:

@@ -17,13 +17,15 @@ from ..model.prompt import Messages, Prompt, beginnings, read_prompt
 from ..model.subject import Subject, as_subject
 from ..records.generation import Generation, Guess
 from ..records.units import Layout, check_units, unit_groups
-from ..tasks.lm import CausalLM, Continuation
+from ..tasks.lm import CausalLM, Continuation, contrast
 from ..words import Span, word_span
 from .explain import chosen_sites, finite_scores, run_method, shown_settings
 from .logit_lens import layer_outputs, settled_at
 from .registry import Method, Request, find
 
 RUNNERS_UP = 5
+TRIED = 8
+"""how many tokens of a prompt are used to find out whether a model is causal"""
 STEPS_AT_ONCE = 16
 """how many steps are explained in one batch by methods that run each step separately"""
 
@@ -207,12 +209,9 @@ def plan_steps(subject: Subject, dialogue: Dialogue, target: Any) -> list[Step]:
         return [Step(first, Continuation([], own), written, written)]
     task: Any = subject.task
     other = task._ids(lead + target[1] if isinstance(target[1], str) else target[1])
-    same = next((k for k, (a, b) in enumerate(zip(own, other, strict=False)) if a != b), None)
-    if same is None:
-        raise TargetError(f"{target[0]!r} and {target[1]!r} start with the same tokens; nothing to compare")
-    chosen = Continuation([], [own[same]], other[same])
-    name = f"{task.tokenizer.decode([own[same]])} rather than {task.tokenizer.decode([other[same]])}"
-    return [Step(first + same, chosen, name, name)]
+    chosen = contrast(own, other, target)
+    name = f"{task.tokenizer.decode(chosen.ids)} rather than {task.tokenizer.decode([chosen.other])}"
+    return [Step(first + len(chosen.given), chosen._replace(given=[]), name, name)]
 
 
 def _characters(dialogue: Dialogue, first: int, last: int) -> Span:
@@ -386,14 +385,11 @@ def merged(scores: np.ndarray, groups: Sequence[Sequence[int]], merge: str) -> n
 
 
 @torch.no_grad()
-def reads_causally(subject: Subject, dialogue: Dialogue, tokens: int = 8) -> bool:
+def reads_causally(subject: Subject, dialogue: Dialogue) -> bool:
     """Whether the output at a token does not depend on later tokens. This is tried on the first tokens."""
-    short = min(tokens, dialogue.start)
-    names = [
-        Step(short, Continuation([], []), ""),
-        Step(min(2 * short, len(dialogue.names)), Continuation([], []), ""),
-    ]
-    batch = step_batch(subject, dialogue, names)
+    short = min(TRIED, dialogue.start)
+    places = (short, min(2 * short, len(dialogue.names)))
+    batch = step_batch(subject, dialogue, [Step(place, Continuation([], []), "") for place in places])
     position = torch.full((1, 1), short - 1, device=batch.valid.device)
     alone = replace(batch.take([0]).trimmed(), marks={"positions": position})
     longer = replace(batch.take([1]), marks={"positions": position})

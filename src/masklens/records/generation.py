@@ -6,28 +6,39 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, GetPydanticSchema, Strict, StrictBool
+from pydantic_core.core_schema import no_info_after_validator_function
 
 from .. import attribution
 from ..attribution import LARGEST_SCORE, MOST_CELLS, MOST_TOKENS, Attribution, SavedSettings, Site, Word
 from ..errors import FileError
-from ..files import FileModel, PlainText, check_writable, validate, whole
+from ..files import PlainText, check_writable, validate, whole
 from ..files.formats import Columns, records
-from ..files.parquet import to_parquet
+from ..files.parquet import column_type, to_parquet
 from .units import Turn
 from .verification import Verification, from_record, verification_record, verification_schema
+
+Probability = Annotated[float, Strict(), Field(ge=0, le=1 + 1e-6)]
+Count = Annotated[int, Strict(), Field(ge=0, le=10**9)]
+Layer = Annotated[Site, Strict()]
+Text = Annotated[PlainText, Field(max_length=10**8)]
+Score = Annotated[float, Strict(), Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE)]
+
+
+def _as_array(_: Any, handler: Any) -> Any:
+    return no_info_after_validator_function(np.array, handler(list[list[list[Score | None]]]))
 
 
 class Guess(NamedTuple):
     """A token and the probability that the model gives it."""
 
-    token: str
-    probability: float
+    token: Word
+    probability: Probability
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,49 +48,51 @@ class Generation:
     A step is a token of the answer, or the span of it that was asked about.
     """
 
-    prompt: str
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)  # of what is read from a file
+
+    prompt: Text
     """the prompt as the model read it, with the chat template filled"""
-    answer: str
-    ids: tuple[int, ...]
+    answer: Text
+    ids: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MOST_TOKENS)]
     """the ids of all tokens of prompt and answer"""
-    units: tuple[int, ...]
+    units: tuple[Count, ...]
     """for each of the ids, the number of its unit in `tokens`"""
-    tokens: tuple[str, ...]
+    tokens: Annotated[tuple[Word, ...], Field(min_length=1, max_length=MOST_TOKENS)]
     """the units of prompt and answer: tokens, or words, sentences, ... (see `kind`)"""
-    offsets: tuple[tuple[int, int], ...]
+    offsets: tuple[tuple[Count, Count], ...]
     """for each unit, its first and end character in prompt + answer"""
-    special: tuple[bool, ...]
+    special: tuple[StrictBool, ...]
     """for each unit, whether it is a special token or added by the chat template; it is never removed"""
     turns: tuple[Turn, ...]
-    steps: tuple[str, ...]
+    steps: Annotated[tuple[Word, ...], Field(min_length=1)]
     """the names of the explained tokens of the answer (or of the span)"""
-    pieces: tuple[str, ...]
+    pieces: tuple[Word, ...]
     """the text of each step"""
-    places: tuple[int, ...]
+    places: tuple[Count, ...]
     """for each step, how many of the ids come before it"""
-    targets: tuple[tuple[int, ...], ...]
+    targets: tuple[Annotated[tuple[Count, ...], Field(min_length=1)], ...]
     """for each step, the ids of its tokens: one, or those of a span"""
-    ends: tuple[int, ...]
+    ends: tuple[Count, ...]
     """for each step, how many characters of prompt + answer come before it"""
-    sites: tuple[int, ...]
-    scores: np.ndarray
+    sites: Annotated[tuple[Layer, ...], Field(min_length=1)]
+    scores: Annotated[np.ndarray, GetPydanticSchema(_as_array)]
     """(steps, sites, tokens) float32, 0 for tokens that do not come before the step"""
-    probabilities: tuple[float, ...]
+    probabilities: tuple[Probability, ...]
     """the probability of each step, given the text before it"""
     runners_up: tuple[tuple[Guess, ...], ...]
     """for each step, the likeliest other tokens"""
-    method: str
-    kind: str = "tokens"
+    method: Word
+    kind: Word = "tokens"
     """what `tokens` holds: tokens, words, sentences, turns or spans"""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    merge: str = "sum"
-    logit_lens_sites: tuple[int, ...] = ()
+    settings: SavedSettings = field(default_factory=dict)
+    merge: Annotated[str, Field(pattern="^(sum|max|mean)$")] = "sum"
+    logit_lens_sites: tuple[Layer, ...] = ()
     """the sites of `logit_lens`; they do not depend on `sites`"""
     logit_lens: tuple[tuple[Guess, ...], ...] = ()
     """for each step and each of `logit_lens_sites`, the likeliest token by the model's own head"""
-    settled: tuple[int | None, ...] = ()
+    settled: tuple[Layer | None, ...] = ()
     """for each step, the site from which on its token stays the likeliest; None if it never does"""
-    verification: tuple[Verification, ...] = ()
+    verification: tuple[Annotated[Verification, BeforeValidator(from_record)], ...] = ()
     """one verification per step; empty if it was not tried"""
 
     def __post_init__(self) -> None:
@@ -92,6 +105,7 @@ class Generation:
         for name, count in self._counts().items():
             if len(getattr(self, name)) != count:
                 raise ValueError(f"{len(getattr(self, name))} {name} where {count} are needed")
+        self._check_places()
 
     def _counts(self) -> dict[str, int]:
         tokens, steps = len(self.tokens), len(self.steps)
@@ -103,6 +117,22 @@ class Generation:
             "settled": lens,
             "verification": steps if self.verification else 0,
         }
+
+    def _check_places(self) -> None:
+        count, length = len(self.tokens), len(self.text)
+        if any(unit >= count for unit in self.units) or list(self.units) != sorted(self.units):
+            raise ValueError(f"units must rise, and be below {count}, the number of tokens")
+        if not all(0 < place <= len(self.ids) for place in self.places):
+            raise ValueError(f"a step has seen between 1 and {len(self.ids)} tokens")
+        spans = [*self.offsets, *(turn[1:] for turn in self.turns), *((0, end) for end in self.ends)]
+        if not all(0 <= start <= end <= length for start, end in spans):
+            raise ValueError(
+                f"offsets, turns and ends must be in the {length} characters of prompt and answer"
+            )
+        if any(len(guesses) != len(self.logit_lens_sites) for guesses in self.logit_lens):
+            raise ValueError(f"logit_lens must have {len(self.logit_lens_sites)} entries a step, one a layer")
+        if not {*self.settled} <= {*self.logit_lens_sites, None}:
+            raise ValueError("settled must be layers of logit_lens_sites")
 
     def __eq__(self, other: object) -> bool:
         return row(self) == row(other) if isinstance(other, Generation) else NotImplemented
@@ -168,107 +198,12 @@ def row(generation: Generation) -> dict[str, Any]:
     scores = generation.scores.astype(object)
     scores[~np.isfinite(generation.scores)] = None
     made = {**asdict(generation), "scores": scores.tolist()}
-    made |= {name: [_guesses(some) for some in made[name]] for name in ("runners_up", "logit_lens")}
+    for name in ("runners_up", "logit_lens"):
+        made[name] = [[guess._asdict() for guess in some] for some in made[name]]
     made["turns"] = [turn._asdict() for turn in generation.turns]
     made["verification"] = [verification_record(proof) for proof in generation.verification]
     made["settings"] = dict(generation.settings)
     return made
-
-
-def _guesses(some: Sequence[Guess]) -> list[dict[str, Any]]:
-    return [{"token": token, "probability": probability} for token, probability in some]
-
-
-Span = Annotated[list[int], Field(min_length=2, max_length=2)]
-Probability = Annotated[float, Field(ge=0, le=1 + 1e-6)]
-Count = Annotated[int, Field(ge=0, le=10**9)]
-
-
-class SavedGuess(FileModel):
-    token: Word
-    probability: Probability
-
-
-class SavedTurn(FileModel):
-    role: Word
-    start: Count
-    end: Count
-
-
-class Saved(FileModel):
-    """A generation as a file holds it."""
-
-    prompt: Annotated[PlainText, Field(max_length=10**8)]
-    answer: Annotated[PlainText, Field(max_length=10**8)]
-    ids: Annotated[list[Count], Field(min_length=1, max_length=MOST_TOKENS)]
-    units: list[Count]
-    tokens: Annotated[list[Word], Field(min_length=1, max_length=MOST_TOKENS)]
-    offsets: list[Span]
-    special: list[bool]
-    turns: list[SavedTurn]
-    steps: Annotated[list[Word], Field(min_length=1)]
-    pieces: list[Word]
-    places: list[Count]
-    targets: list[Annotated[list[Count], Field(min_length=1)]]
-    ends: list[Count]
-    sites: Annotated[list[Site], Field(min_length=1)]
-    scores: list[list[list[Annotated[float, Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE)] | None]]]
-    probabilities: list[Probability]
-    runners_up: list[list[SavedGuess]]
-    method: Word
-    kind: Word
-    settings: SavedSettings
-    merge: Literal["sum", "max", "mean"]
-    logit_lens_sites: list[Site]
-    logit_lens: list[list[SavedGuess]]
-    settled: list[Site | None]
-    verification: list[Verification]
-
-    @field_validator("verification", mode="before")
-    @classmethod
-    def _verification(cls, value: Any) -> Any:
-        return [from_record(one) for one in value] if isinstance(value, list) else value
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Saved:
-        count, length = len(self.tokens), len(self.prompt) + len(self.answer)
-        if any(unit >= count for unit in self.units) or self.units != sorted(self.units):
-            raise ValueError(f"units must rise, and be below {count}, the number of tokens")
-        if not all(0 < place <= len(self.ids) for place in self.places):
-            raise ValueError(f"a step has seen between 1 and {len(self.ids)} tokens")
-        spans = [
-            *self.offsets,
-            *((turn.start, turn.end) for turn in self.turns),
-            *((0, end) for end in self.ends),
-        ]
-        if not all(0 <= start <= end <= length for start, end in spans):
-            raise ValueError(
-                f"offsets, turns and ends must be in the {length} characters of prompt and answer"
-            )
-        if any(len(guesses) != len(self.logit_lens_sites) for guesses in self.logit_lens):
-            raise ValueError(f"logit_lens must have {len(self.logit_lens_sites)} entries a step, one a layer")
-        if not {*self.settled} <= {*self.logit_lens_sites, None}:
-            raise ValueError("settled must be layers of logit_lens_sites")
-        self.generation()
-        return self
-
-    def generation(self) -> Generation:
-        plain = {name: tuple(value) if isinstance(value, list) else value for name, value in self}
-        return Generation(
-            **plain
-            | {
-                "offsets": tuple((start, end) for start, end in self.offsets),
-                "targets": tuple(map(tuple, self.targets)),
-                "turns": tuple(Turn(turn.role, turn.start, turn.end) for turn in self.turns),
-                "scores": np.array(self.scores, dtype=np.float32),
-                "runners_up": _guessed(self.runners_up),
-                "logit_lens": _guessed(self.logit_lens),
-            }
-        )
-
-
-def _guessed(saved: Sequence[Sequence[SavedGuess]]) -> tuple[tuple[Guess, ...], ...]:
-    return tuple(tuple(Guess(one.token, one.probability) for one in some) for some in saved)
 
 
 Record = Attribution | Generation
@@ -336,27 +271,18 @@ def load_generations(path: Path) -> list[Generation]:
 
 
 def _rows(path: Path) -> Iterator[Generation]:
-    for number, cells in records(str(path), Columns(tuple(Saved.model_fields))):
+    for number, cells in records(str(path), Columns(tuple(one.name for one in fields(Generation)))):
         if isinstance(cells, str):
             raise FileError(f"row {number} of {path} cannot be used: {cells}")
-        yield validate(Saved, cells, f"row {number} of {path}").generation()
+        yield validate(Generation, cells, f"row {number} of {path}")
 
 
 def schema(pa: Any) -> Any:
     """The columns of a Parquet file of generations."""
-    string, strings, ints = pa.string(), pa.list_(pa.string()), pa.list_(pa.int64())
-    guesses = pa.list_(pa.list_(pa.struct({"token": string, "probability": pa.float64()})))
-    columns = {
-        "offsets": pa.list_(pa.list_(pa.int64())),
-        "targets": pa.list_(pa.list_(pa.int64())),
-        "special": pa.list_(pa.bool_()),
-        "turns": pa.list_(pa.struct({"role": string, "start": pa.int64(), "end": pa.int64()})),
+    known = {
         "scores": pa.list_(pa.list_(pa.list_(pa.float32()))),
-        "probabilities": pa.list_(pa.float64()),
-        "runners_up": guesses,
-        "logit_lens": guesses,
+        "settings": pa.string(),
         "verification": pa.list_(verification_schema(pa)),
     }
-    columns |= dict.fromkeys(("tokens", "steps", "pieces"), strings)
-    columns |= dict.fromkeys(("ids", "units", "places", "ends", "sites", "logit_lens_sites", "settled"), ints)
-    return pa.schema({name: columns.get(name, string) for name in Saved.model_fields})
+    hints = get_type_hints(Generation).items()
+    return pa.schema({name: known[name] if name in known else column_type(hint) for name, hint in hints})

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pydantic import StrictInt
+
 from ..errors import TextError
 from ..words import Span, word_groups
 
@@ -18,8 +20,8 @@ class Turn(NamedTuple):
     """One message of a chat: who wrote it, and its characters in the prompt."""
 
     role: str
-    start: int
-    end: int
+    start: StrictInt
+    end: StrictInt
 
 
 class Layout(NamedTuple):

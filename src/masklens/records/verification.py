@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import inf, isfinite
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 from pydantic import TypeAdapter
+
+from ..files.parquet import column_types
 
 Verdict = Literal["sufficient", "no better than random", "not sufficient", "ties"]
 LEVEL = 0.1
@@ -69,7 +71,8 @@ class Verification:
         return None if self.random_needed is None else self.random_needed / max(1, self.tokens)
 
 
-DERIVED = ("passed", "share_needed", "share_removed", "random_share")
+DERIVED = {"passed": bool, "share_needed": float, "share_removed": float, "random_share": float}
+"""what a file holds beside the fields, for those who read it with other tools"""
 
 
 def verification_record(proof: Verification) -> dict[str, Any]:
@@ -88,30 +91,7 @@ def from_record(row: Any) -> Verification | None:
 
 def verification_schema(pa: Any) -> Any:
     """The columns of a verification in Parquet."""
-    real, whole, yes = pa.float64(), pa.int32(), pa.bool_()
-    return pa.struct(
-        {
-            "site": whole,
-            "tokens": whole,
-            "needed": whole,
-            "divergence": real,
-            "prediction_kept": yes,
-            "probability_before": real,
-            "probability_after": real,
-            "probability_without": real,
-            "random_without": real,
-            "verdict": pa.string(),
-            "p_value": real,
-            "p_reversed": real,
-            "random_needed": real,
-            "removed": pa.list_(whole),
-            "opened": whole,
-            "passed": yes,
-            "share_needed": real,
-            "share_removed": real,
-            "random_share": real,
-        }
-    )
+    return pa.struct(column_types(get_type_hints(Verification) | DERIVED))
 
 
 def standing(proofs: Sequence[Verification]) -> tuple[float, float]:

@@ -58,12 +58,12 @@ def completeness(a: Attribution) -> list[tuple[float, float]]:
     return list(zip(a.scores.sum(1, dtype=np.float64).tolist(), a.expected, strict=True))
 
 
-def sum_line(a: Attribution, row: int) -> str:
-    """The sum of the scores of one site, in words; empty for methods that are not additive."""
+def sum_line(a: Attribution) -> str:
+    """The sum of the scores of the deepest site, in words; empty for methods that are not additive."""
     found = completeness(a)
     if not found:
         return ""
-    total, expected = found[row]
+    total, expected = found[-1]
     return f"scores sum to {total:.2f}; score of the text minus score of the baseline is {expected:.2f}"
 
 

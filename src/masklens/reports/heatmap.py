@@ -123,16 +123,9 @@ def plot_steps(generation: Generation, ax: Axes | None = None, site: int = 0) ->
         size = (LEFT + max(4.0, 0.28 * count), 1.6 + max(1.0, 0.24 * len(g)))
         ax = Figure(figsize=size, layout="constrained").add_subplot()
     largest, signed = float(np.abs(scores).max()) or 1.0, bool((scores < 0).any())
-    shares = np.linspace(-1.0 if signed else 0.0, 1.0, 257)
-    shown = ListedColormap(colours(shares, signed))
-    shown.set_bad(MISSING["light"])
-    drawn = ax.imshow(
-        np.ma.masked_array(scores, unseen),
-        cmap=shown,
-        vmin=-largest if signed else 0.0,
-        vmax=largest,
-        aspect="auto",
-    )
+    norm = Normalize(-largest if signed else 0.0, largest)
+    shown = np.ma.masked_array(scores, unseen)
+    drawn = ax.imshow(shown, cmap=_colour_map(signed), norm=norm, aspect="auto")
     names = [shortened(printable(name), 20) for name in g.tokens[:count]]
     ax.set_xticks(range(count), names, rotation=90)
     ax.set_yticks(range(len(g)), [shortened(printable(name), 20) for name in g.steps])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.cells import cell_len
@@ -72,8 +72,8 @@ class HeatMap:
                 yield Text(names[seen], "italic")
             yield block(a, tokens, widths, columns, shown)
         yield Text(legend(a, shown), "dim")
-        if sum_line(a, -1):
-            yield Text(f"{site_name(a.sites[-1])}: {sum_line(a, -1)}", "dim")
+        if sum_line(a):
+            yield Text(f"{site_name(a.sites[-1])}: {sum_line(a)}", "dim")
         if emerged(a):
             yield Text(emerged(a))
 
@@ -98,10 +98,7 @@ class AnswerMap:
         names = [shortened(printable(token), LONGEST_NAME) for token in g.tokens[: max(seen)]]
         widths = [max(cell_len(name), 5) for name in names]
         for columns in blocks(widths, options.max_width - LABEL_WIDTH):
-            table = Table.grid(padding=(0, GAP, 0, 0))
-            table.add_column(width=LABEL_WIDTH - GAP, justify="right", style="bold", no_wrap=True)
-            for j in columns:
-                table.add_column(width=widths[j], no_wrap=True)
+            table = _grid(widths[columns.start : columns.stop], style="bold", no_wrap=True)
             table.add_row("", *(Text(names[j], "dim" if g.special[j] else "bold") for j in columns))
             for i, piece in enumerate(g.pieces):
                 cells = (cell(shares[i, j], signed, widths[j]) for j in columns)
@@ -193,15 +190,21 @@ def block(
     a: Attribution, tokens: Sequence[str], widths: Sequence[int], columns: range, shown: Scale
 ) -> Table:
     """The part of the map that holds the given columns."""
-    table = Table.grid(padding=(0, GAP, 0, 0))
-    table.add_column(width=LABEL_WIDTH - GAP, justify="right", style="dim")
-    for j in columns:
-        table.add_column(width=widths[j], no_wrap=True)
+    table = _grid(widths[columns.start : columns.stop], style="dim")
     marked = set(answer_tokens(a))
     kinds = ["dim" if a.special[j] else "bold reverse" if j in marked else "bold" for j in columns]
     table.add_row("", *(Text(tokens[j], kind) for j, kind in zip(columns, kinds, strict=True)))
     for site, row in zip(a.sites, shown.values, strict=True):
         table.add_row(site_name(site), *(cell(row[j], shown.signed, widths[j]) for j in columns))
+    return table
+
+
+def _grid(widths: Sequence[int], **names: Any) -> Table:
+    """A column for the names of the rows, and columns of these widths."""
+    table = Table.grid(padding=(0, GAP, 0, 0))
+    table.add_column(width=LABEL_WIDTH - GAP, justify="right", **names)
+    for width in widths:
+        table.add_column(width=width, no_wrap=True)
     return table
 
 

@@ -50,7 +50,7 @@ class Classification(Task):
         return categorical_kl(reference, output)
 
     def average(self, outputs: Tensor) -> Tensor | None:
-        return F.softmax(outputs.float(), -1).mean(0, keepdim=True).log()
+        return categorical_average(outputs)
 
     def describe(self, target: Tensor, batch: Batch) -> list[str]:
         return [self.labels[i] for i in target.tolist()]
@@ -200,6 +200,11 @@ def categorical_kl(reference: Tensor, output: Tensor) -> Tensor:
     log_q = F.log_softmax(output.float(), -1)
     gap = torch.where(log_p.isneginf(), 0.0, log_p - log_q)
     return (log_p.exp() * gap).sum(-1).clamp(min=0)
+
+
+def categorical_average(outputs: Tensor) -> Tensor:
+    """The logits of the mean distribution: (1, ...)."""
+    return F.softmax(outputs.float(), -1).mean(0, keepdim=True).log()
 
 
 def bernoulli_average(outputs: Tensor) -> Tensor:

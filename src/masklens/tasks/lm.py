@@ -15,7 +15,8 @@ from ..attribution import Text
 from ..errors import ModelError, TargetError, TextError
 from ..model.batch import TOKENIZING, Batch
 from .base import Task, per_text
-from .classification import categorical_kl
+from .classification import categorical_average, categorical_kl
+from .positions import labelled
 
 
 class Continuation(NamedTuple):
@@ -27,6 +28,14 @@ class Continuation(NamedTuple):
     """the token of each step; empty for one step with the token that the model predicts"""
     other: int | None = None
     """for a contrast: the token with which the token of the only step is compared"""
+
+
+def contrast(first: list[int], second: list[int], wanted: tuple[Any, Any]) -> Continuation:
+    """The first token in which two answers differ, and those before it; `wanted` is what the user gave."""
+    same = next((k for k, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), None)
+    if same is None:
+        raise TargetError(f"{wanted[0]!r} and {wanted[1]!r} start with the same tokens; nothing to compare")
+    return Continuation(first[:same], [first[same]], second[same])
 
 
 class LanguageModel(Task):
@@ -62,14 +71,8 @@ class LanguageModel(Task):
         if not isinstance(wanted, tuple):
             return Continuation([], self._ids(wanted))
         if len(wanted) != 2:
-            raise TargetError(f"{wanted!r} is not a target; a contrast is a pair (A, B): A rather than B")
-        a, b = self._ids(wanted[0]), self._ids(wanted[1])
-        same = next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
-        if same is None:
-            raise TargetError(
-                f"{wanted[0]!r} and {wanted[1]!r} start with the same tokens; nothing to compare"
-            )
-        return Continuation(a[:same], [a[same]], b[same])
+            raise TargetError(f"{wanted!r} is no target; a contrast is a pair (A, B): A rather than B")
+        return contrast(self._ids(wanted[0]), self._ids(wanted[1]), wanted)
 
     def _ids(self, wanted: Any) -> list[int]:
         """Token ids from an id or a string."""
@@ -168,13 +171,13 @@ class CausalLM(LanguageModel):
     fixed_shape = True
 
     def removable(self, batch: Batch) -> Tensor:
-        return batch.valid & ~batch.special
+        return labelled(batch)
 
     def reader(self, batch: Batch) -> Tensor:
         return batch.marks["positions"][:, 0]
 
     def average(self, outputs: Tensor) -> Tensor:
-        return F.softmax(outputs.float(), -1).mean(0, keepdim=True).log()
+        return categorical_average(outputs)
 
     def _extend(self, batch: Batch, plans: Sequence[Continuation]) -> tuple[Batch, Tensor]:
         lengths = batch.valid.sum(1)  # texts are padded on the right

@@ -123,9 +123,3 @@ class QuestionAnswering(Task):
         said = self.describe(self.predict(output, batch), batch)
         matches = [exact_match(answer, right) == 1 for answer, right in zip(said, gold, strict=True)]
         return torch.tensor(matches, device=output.device)
-
-
-def inside(spans: Tensor, tokens: int) -> Tensor:
-    """(examples, tokens) bool: the tokens in the spans (examples, 2), which have first and last tokens."""
-    place = torch.arange(tokens, device=spans.device)
-    return (place >= spans[:, :1]) & (place <= spans[:, 1:])
