@@ -202,7 +202,7 @@ def test_a_rather_than_b(subject):
         ("nowhere", "not in the answer"),
         (slice(9, 12), "no tokens"),
         (("red", "red"), "nothing"),
-        (3, "no target"),
+        (3, "not a target"),
     ],
 )
 def test_targets_that_are_not_there(subject, target, said):

@@ -107,8 +107,8 @@ def test_an_end_mark_that_the_tokenizer_adds_is_left_out():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], "no prompt"),
-        (3, "no prompt"),
+        ([], "not a prompt"),
+        (3, "not a prompt"),
         ([{"role": "user"}], "message 0"),
         ([{"role": "user", "content": "a"}, "b"], "message 1"),
         ([{"role": "user", "content": None}], "message 0"),
