@@ -69,8 +69,9 @@ def verify(
 
     - A lens (its scores are keep probabilities) has its own mask. The kept tokens have to suffice. Removing
       them has to lower the prediction more than removing as many random tokens.
-    - For every other method, the fewest tokens that suffice are searched in the order of the scores, and the
-      order is compared with ten random orders (see `evaluation.sufficiency`).
+    - For every other method, the fewest tokens that suffice are searched in the order of the scores. They
+      must not be more than random orders need, and the order is compared with ten random orders (see
+      `evaluation.sufficiency`).
 
     Args:
         keep: a fixed choice instead of a search: for a lens the probability above which tokens are kept, for
@@ -273,11 +274,15 @@ def _at(values: np.ndarray | None, i: int) -> float | None:
 def _verdict(tried: Tried, i: int, count: int) -> Any:
     if tried.p_value is None:
         return None
+    needed = tried.kept[i].sum()
+    if needed == 0 and tried.enough[i]:
+        return "no token needed"
     if tried.tied[i]:
         return "ties"
-    if not tried.enough[i] or tried.kept[i].sum() == count:
+    if not tried.enough[i] or needed == count:
         return "not sufficient"
-    return "sufficient" if tried.p_value[i] <= LEVEL else "no better than random"
+    few = tried.random_needed is None or needed <= np.ceil(tried.random_needed[i])
+    return "sufficient" if few and tried.p_value[i] <= LEVEL else "no better than random"
 
 
 def guarded_tokens(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import inf, isfinite
+from math import ceil, inf, isfinite
 from statistics import fmean
 from typing import Any, Literal, get_type_hints
 
@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from ..files.parquet import column_types
 
-Verdict = Literal["sufficient", "no better than random", "not sufficient", "ties"]
+Verdict = Literal["sufficient", "no better than random", "not sufficient", "ties", "no token needed"]
 LEVEL = 0.1
 """an explanation passes if a random one does as well with at most this probability"""
 
@@ -42,7 +42,7 @@ class Verification:
     verdict: Verdict | None = None
     """None if no random explanations were tried"""
     p_value: float | None = None
-    """the probability that a random explanation does as well"""
+    """the probability that a random explanation tells the text's important tokens from the others as well"""
     p_reversed: float | None = None
     """the p-value of the reversed explanation, which should fail"""
     random_needed: float | None = None
@@ -51,6 +51,11 @@ class Verification:
     """the numbers of the removed tokens; empty if the explanation has other tokens than the model"""
     opened: int = 0
     """how many further tokens were kept to bring the text within the guard"""
+
+    @property
+    def random_need(self) -> int | None:
+        """`random_needed` as a whole number of tokens, with which at least half of the random orders do."""
+        return None if self.random_needed is None else ceil(self.random_needed)
 
     @property
     def passed(self) -> bool:
@@ -106,7 +111,9 @@ def control_line(proofs: Sequence[Verification], random: Sequence[Verification] 
     tried = [proof for proof in proofs if proof.verdict is not None]
     if not tried:
         return ""
-    parts = [f"this method passes {sum(proof.passed for proof in tried)}"]
+    empty = sum(proof.verdict == "no token needed" for proof in tried)
+    beside = f" ({empty} need no token)" if empty else ""
+    parts = [f"this method passes {sum(proof.passed for proof in tried)}{beside}"]
     if random:
         parts.append(f"random orders {sum(proof.passed for proof in random)}")
     if any(proof.p_reversed is not None for proof in tried):

@@ -17,7 +17,7 @@ import numpy as np
 from ..records.layers import row_name, site_name
 from .colours import MISSING, Scale, Theme, colours, hexadecimal, ink, scale
 from .facts import answer_tokens, class_parts
-from .labels import part_names, printable, proof_sentences, shortened, with_probability
+from .labels import other_target, part_names, printable, proof_sentences, shortened, with_probability
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
@@ -136,7 +136,7 @@ def picture(attribution: Attribution, per_site: bool = False) -> Picture:
         low=f"−{high}" if shown.signed else "0",
         high=high,
         unit=_unit(a, per_site),
-        proof=f"{site_name(a.verification.site)}: {proof_sentences(a.verification)}"
+        proof=f"{site_name(a.verification.site)}: {proof_sentences(a.verification)}{other_target(a)}"
         if a.verification
         else "",
     )

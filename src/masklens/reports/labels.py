@@ -72,25 +72,45 @@ def proof_sentences(proof: Verification) -> str:
 def _enough(proof: Verification) -> str:
     share, left = f"{proof.needed} of {proof.tokens} tokens", chance(proof.probability_after)
     if proof.verdict == "ties":
-        return "The scores are equal: there is nothing to verify."
+        return "Equal scores do not say which tokens to keep: there is nothing to verify."
+    if proof.verdict == "no token needed":
+        return f"The prediction stays without any token ({left}): there is nothing to verify."
     if proof.needed == proof.tokens:
-        return f"All {proof.tokens} tokens are needed."
+        start = "All" if proof.random_need is None else "In this order all"
+        return f"{start} {proof.tokens} tokens are needed."
     if proof.verdict == "not sufficient" or not proof.prediction_kept:
         return (
-            f"These {share} do not suffice ({left}{'' if proof.prediction_kept else ', another prediction'})."
+            f"{'These ' if proof.needed else ''}{share} do not suffice "
+            f"({left}{'' if proof.prediction_kept else ', another prediction'})."
         )
     if proof.verdict == "no better than random":
-        return f"{share} suffice ({left}), but this is no better than random (p = {proof.p_value:.2f})."
+        return f"{share} suffice ({left}), but {_unsure(proof)}."
     return f"These {share} suffice ({left})." if proof.needed else f"No token is needed ({left})."
 
 
+def _unsure(proof: Verification) -> str:
+    """Why an explanation whose tokens suffice is no better than random."""
+    if proof.random_need is not None and proof.needed > proof.random_need:
+        return "random orders need fewer"
+    return "this may be luck"
+
+
 def _beside(proof: Verification) -> str:
-    if proof.random_needed is not None and proof.verdict != "ties":
-        return f"Random orders need {round(proof.random_needed)}."
+    if proof.verdict in ("ties", "no token needed"):
+        return ""
+    if proof.random_need is not None:
+        return f"Random orders need {proof.random_need}."
     if proof.probability_without is None or proof.random_without is None or proof.needed == proof.tokens:
         return ""
     own, random = chance(proof.probability_without), chance(proof.random_without)
     return f"Without them {own}; without as many random ones {random}."
+
+
+def other_target(attribution: Attribution) -> str:
+    """A note for scores of another target than the prediction, which is what verification tests."""
+    if attribution.target == attribution.prediction:
+        return ""
+    return f" The scores are for {printable(attribution.target)}; this tests the prediction."
 
 
 def proof_details(proof: Verification) -> str:

@@ -288,7 +288,7 @@ def over(a: Attribution) -> str:
     return str(said) if said else "inputs" if a.sites in ((0,), (1,)) else "states"
 
 
-VERDICTS = ("sufficient", "no better than random", "not sufficient", "ties")
+VERDICTS = ("sufficient", "no better than random", "not sufficient", "ties", "no token needed")
 
 
 def proof_data(proof: Verification) -> list[Any]:

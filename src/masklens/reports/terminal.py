@@ -20,6 +20,7 @@ from .facts import answer_tokens, class_line, sum_line
 from .labels import (
     chance,
     emerged,
+    other_target,
     part_names,
     printable,
     proof_details,
@@ -129,7 +130,7 @@ def _since(generation: Generation, step: int) -> str:
 
 
 def _proof_cells(proof: Verification) -> list[Text]:
-    random = "-" if proof.random_needed is None else f"{round(proof.random_needed)}"
+    random = "-" if proof.random_need is None else str(proof.random_need)
     style = STYLES.get(proof.verdict or "", "")
     said = [f"{proof.needed} of {proof.tokens}", random, chance(proof.probability_after)]
     return [*map(Text, said), Text(proof.verdict or "-", style)]
@@ -168,6 +169,7 @@ def proof_line(attribution: Attribution, proof: Verification) -> Text:
         (printable(with_probability(attribution.prediction, proof)), "bold"), ". ",
         (proof_sentences(proof), STYLES.get(proof.verdict or "", "")),
         (f" Kept: {named}." if named else "", ""),
+        (other_target(attribution), ""),
         (f" ({site_name(proof.site)}; {proof_details(proof)})", "dim"),
     )  # fmt: skip
 

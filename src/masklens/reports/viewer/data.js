@@ -145,7 +145,7 @@ const proofOf = (map, row) => {
     opened,
   };
 };
-const VERDICTS = ["sufficient", "no better than random", "not sufficient", "ties"];
+const VERDICTS = ["sufficient", "no better than random", "not sufficient", "ties", "no token needed"];
 
 // The proof of a map at the chosen layer, which its card shows and the list marks.
 const proofNow = (map) => proofOf(map, state.site == null ? map.sites.length - 1 : rowAt(map, state.site));

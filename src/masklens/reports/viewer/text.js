@@ -284,37 +284,46 @@ function proofBlock(text, map, row) {
   const proof = proofOf(map, row);
   if (!proof) return [];
   const prediction = map.prediction ?? text.prediction,
-    passed = proof.verdict === "sufficient" || (proof.verdict == null && proof.kept);
+    passed = proof.verdict === "sufficient" || (proof.verdict == null && proof.kept),
+    details = proofDetails(proof) + (text.steps ? `; scores at the ${siteName(map.sites[0])}` : "");
   const said = el(
     "p",
     {},
     el("strong", {}, isolated(prediction), isNumber(prediction) ? "" : ` ${proof.before}`),
     `. ${enoughSaid(proof, (text.kind ?? "tokens").slice(0, -1))} ${randomSaid(proof)}`,
     proof.opened ? ` For that, ${proof.opened} more ${proof.opened === 1 ? "was" : "were"} kept than the map says.` : "",
+    ...(!text.steps && map.target !== text.prediction
+      ? [" The scores are for ", isolated(map.target), "; this tests the prediction."]
+      : []),
   );
   const verdict = el(
     "div",
-    { class: `proof ${passed ? "kept" : "lost"}`, title: proofDetails(proof) },
+    { class: `proof ${passed ? "kept" : "lost"}`, title: details },
     icon(ICONS[passed ? "check" : "cross"]),
-    el("div", {}, said, el("small", { class: "soft", text: proofDetails(proof) })),
+    el("div", {}, said, el("small", { class: "soft", text: details })),
   );
   return proof.removed.size ? [verdict, whatIsLeft(text, map, proof)] : [verdict];
 }
 
-function enoughSaid({ verdict, kept, needed, tokens, after, p }, noun) {
+function enoughSaid({ verdict, kept, needed, tokens, after, randomNeeded }, noun) {
   const share = `${needed} of ${plural(tokens, noun)}`;
-  if (verdict === "ties") return "The scores are equal: there is nothing to verify.";
-  if (needed === tokens) return `All ${plural(tokens, noun)} are needed.`;
+  if (verdict === "ties") return `Equal scores do not say which ${noun}s to keep: there is nothing to verify.`;
+  if (verdict === "no token needed")
+    return `The prediction stays without any ${noun} (${after}): there is nothing to verify.`;
+  if (needed === tokens)
+    return `${randomNeeded == null ? "All" : "In this order all"} ${plural(tokens, noun)} are needed.`;
   if (verdict === "not sufficient" || !kept)
-    return `These ${share} do not suffice (${after}${kept ? "" : ", another prediction"}).`;
-  if (verdict === "no better than random")
-    return `${share} suffice (${after}), but this is no better than random (p = ${p.toFixed(2)}).`;
+    return `${needed ? "These " : ""}${share} do not suffice (${after}${kept ? "" : ", another prediction"}).`;
+  if (verdict === "no better than random") {
+    const unsure = randomNeeded != null && needed > Math.ceil(randomNeeded) ? "random orders need fewer" : "this may be luck";
+    return `${share} suffice (${after}), but ${unsure}.`;
+  }
   return needed ? `These ${share} suffice (${after}).` : `No ${noun} is needed (${after}).`;
 }
 
 function randomSaid({ verdict, needed, tokens, randomNeeded, without, randomWithout }) {
-  if (verdict === "ties") return "";
-  if (randomNeeded != null) return `Random orders need ${Math.round(randomNeeded)}.`;
+  if (verdict === "ties" || verdict === "no token needed") return "";
+  if (randomNeeded != null) return `Random orders need ${Math.ceil(randomNeeded)}.`;
   return without == null || needed === tokens
     ? ""
     : `Without them ${without}; without as many random ones ${randomWithout}.`;
