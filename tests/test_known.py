@@ -261,6 +261,17 @@ def test_in_another_number_format_it_is_run_again():
     assert recall(one, TEXTS) is None
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_packed_weights_cannot_be_looked_into():
+    one = tiny.subject("bert")
+    torch.ao.quantization.quantize_dynamic(one.module, {torch.nn.Linear}, inplace=True)
+    out = ml.explain(one, TEXTS, "random")
+    weight, bias = one.module.classifier._weight_bias()
+    one.module.classifier.set_weight_bias(weight, bias + torch.tensor([0.0, 9.0, 0.0]))
+    assert alike(ml.verify(one, out), ml.verify(fresh(one), out))
+    assert recall(one, TEXTS) is None
+
+
 def test_a_sparse_tensor_is_no_obstacle():
     one = tiny.subject("bert")
     one.module.register_buffer("graph", torch.eye(4).to_sparse())

@@ -58,6 +58,21 @@ def test_a_run_writes_what_explain_and_verify_give(job, tmp_path):
     assert any(verified["divergence"] > 1e-3 for verified in table.verification)
 
 
+def test_long_texts_after_short_ones_are_verified_as_they_would_be_alone(tmp_path):
+    """The model's attention has a window: what holds for the first shard does not hold for the second."""
+    subject, texts = tiny.subject("mistral", "causal"), ["the plot"] * 3 + ["the plot is dull . " * 6]
+    subject.module.save_pretrained(tmp_path / "model")
+    subject.tokenizer.save_pretrained(tmp_path / "model")
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    (tmp_path / "texts.jsonl").write_text(lines)
+    job = Job(str(tmp_path / "model"), str(tmp_path / "texts.jsonl"), "gradient", shard_rows=3)
+    run(job, str(tmp_path / "out"))
+    last = attributions(tmp_path / "out")[-1]
+    (alone,) = ml.verify(ml.Subject.from_pretrained(job.model), [last], control=False)
+    assert last.verification.needed == alone.needed
+    assert last.verification.divergence == pytest.approx(alone.divergence, abs=1e-5)
+
+
 def test_every_row_is_explained_or_rejected_under_its_id(job, tmp_path):
     run(job, str(tmp_path))
     lines = Path(job.input).read_text().splitlines()

@@ -256,4 +256,4 @@ def test_the_packaged_model_passes_where_random_and_reversed_scores_fail():
     assert passed[0] >= 0.35 and max(passed[1:]) <= 0.15 and passed[2] == 0
     assert "reversed 0" in control_line(proofs)
     gradcam = ml.explain(subject, texts[:4], "gradcam")
-    assert {p.verdict for p in ml.verify(subject, gradcam)} == {"ties"}
+    assert {p.verdict for p in ml.verify(subject, gradcam)} <= {"ties", "no token needed"}

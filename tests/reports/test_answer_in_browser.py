@@ -168,6 +168,8 @@ def test_the_verification_is_on_the_page(visit, tmp_path):
         said = tab.locator(".proof").inner_text()
         assert proof.verdict in said and f"p = {proof.p_value:.2f}" in said
         some = f"{proof.needed} of {proof.tokens} tokens" in said
-        assert some or (proof.needed == proof.tokens and f"All {proof.tokens} tokens are needed" in said)
+        assert some or (
+            proof.needed == proof.tokens and f"In this order all {proof.tokens} tokens are needed" in said
+        )
         assert f"Random orders need {proof.random_need}." in said
         assert tab.locator(".left .gone").count() == len(proof.removed)

@@ -89,14 +89,14 @@ def test_a_row_of_an_answer_fits_and_says_all_that_is_known():
     made = replace(answered(), pieces=("antidisestablishmentarianism", "a1", "a2"))
     kept = proved(verdict="sufficient", tokens=30, needed=12, random_needed=21.4, probability_after=0.61)
     lost = replace(kept, verdict="no better than random")
-    lens = {"logit_lens_sites": (0, 1), "settled": (1, 30, None)}
+    lens = {"logit_lens_sites": (1, 30), "settled": (1, 30, None)}
     guesses = ((Guess("x", 0.5),) * 2,) * 3
     made = replace(
         made, **lens, logit_lens=guesses, verification=(kept, lost, replace(kept, random_needed=None))
     )
     lines = (_shown(answer_table(made)) + _shown(answer_proof_line(made))).splitlines()
     assert lines[0].split() == ["prob.", "on", "top", "from", "needed", "random", "left", "verdict"]
-    assert lines[1].split()[1:] == ["0.50", "embeddings", "12", "of", "30", "21", "0.61", "sufficient"]
+    assert lines[1].split()[1:] == ["0.50", "embeddings", "12", "of", "30", "22", "0.61", "sufficient"]
     assert lines[2].split()[:4] == ["a1", "0.25", "block", "29"] and "no better than random" in lines[2]
     assert lines[3].split() == ["a2", "0.75", "-", "12", "of", "30", "-", "0.61", "sufficient"]
     assert lines[4].startswith("verified: 2 of 3 steps")

@@ -121,9 +121,11 @@ def test_the_slider_moves_the_line_the_row_and_the_proof(visit, report):
         assert tab.locator(".site-name").inner_text() == name
         assert card.locator(".badge.site").inner_text() == name
         assert set(card.locator(".chosen").evaluate_all("c => c.map(e => e.dataset.row)")) == {str(row)}
-        said = ("All 5 tokens are needed", "", "These 3 of 5 tokens suffice (0.95). Random orders need 2.")[
-            row
-        ]
+        said = (
+            "In this order all 5 tokens are needed",
+            "",
+            "These 3 of 5 tokens suffice (0.95). Random orders need 2.",
+        )[row]
         assert said in card.locator(".proof").inner_text()
         assert (f"{row} more" in card.locator(".proof").inner_text()) == (row > 0)
         assert card.locator(".gone").all_inner_texts() == list(WORDS[1 : 1 + row])

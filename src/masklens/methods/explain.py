@@ -132,14 +132,14 @@ class Computed:
         """the unedited output, and what was explained of it"""
         self.scores = arriving(scores.detach().float())
         """(examples, sites, tokens)"""
-        self._copied = torch.cuda.Event() if scores.is_cuda else None
-        if self._copied is not None:
-            self._copied.record(torch.cuda.current_stream(scores.device))
+        used = {one.device for one in (scores, request.reference, request.batch.valid) if one.is_cuda}
+        self._copied = [torch.cuda.current_stream(device).record_event() for device in used]
+        """a model on several GPUs, or scores made on the CPU: each device has its own queue"""
 
     def wait(self) -> None:
         """Wait until all has arrived."""
-        if self._copied is not None:
-            self._copied.synchronize()
+        for event in self._copied:
+            event.synchronize()
 
 
 def _computed(

@@ -3,8 +3,9 @@
     heard = Heard(subject); heard.add(rows, batch, output); heard.remember(targets)
     known = recall(subject, texts)           # the batch and the output, or None
 
-A subject remembers the texts and outputs of one call of `explain`. They do not depend on the attributions.
-They are forgotten if the model's weights, adapters or task have changed.
+A subject remembers one call of `explain`. What is remembered belongs to the texts, whatever becomes of their
+attributions. It is forgotten if a number of the model's weights, a setting of a module, such as an adapter's,
+or the task is no longer the same, and nothing is remembered of a model with hooks.
 """
 
 from __future__ import annotations
@@ -143,7 +144,8 @@ def _stamp(subject: Subject) -> Stamp | None:
     things = [vars(module) for module in modules]
     loose = [value for own in things for value in own.values() if isinstance(value, Tensor)]
     tensors = [*subject.module.parameters(), *subject.module.buffers(), *loose]
-    if any(type(one) not in (Tensor, nn.Parameter) or one.is_meta for one in tensors):
+    packed = any(isinstance(value, torch.ScriptObject) for own in things for value in own.values())
+    if packed or any(type(one) not in (Tensor, nn.Parameter) or one.is_meta for one in tensors):
         return None
     configs = {id(own["config"]): own["config"] for own in things if "config" in own}
     encode, tokenizer, device = subject._encode, subject.tokenizer, subject.device
