@@ -89,7 +89,7 @@ def test_a_row_of_an_answer_fits_and_says_all_that_is_known():
     made = replace(answered(), pieces=("antidisestablishmentarianism", "a1", "a2"))
     kept = proved(verdict="sufficient", tokens=30, needed=12, random_needed=21.4, probability_after=0.61)
     lost = replace(kept, verdict="no better than random")
-    lens = {"logit_lens_sites": (0, 1), "settled": (1, 30, None)}
+    lens = {"logit_lens_sites": (1, 30), "settled": (1, 30, None)}
     guesses = ((Guess("x", 0.5),) * 2,) * 3
     made = replace(
         made, **lens, logit_lens=guesses, verification=(kept, lost, replace(kept, random_needed=None))
