@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..errors import check_seed
 from .completion import complete_method
 
 DEFAULT_METHOD = "integrated_gradients"
@@ -109,4 +110,11 @@ Continuation = Annotated[
 NewTokens = Annotated[int, of_method("--max-new-tokens", "N", "Tokens of an answer, at most.", min=1)]
 
 Json = Annotated[bool, of_output("--json", FLAG, "Print machine-readable output alone.")]
-Seed = Annotated[int, of_run("--seed", "N", "Same seed, same result.")]
+
+
+def _checked_seed(seed: int) -> int:
+    check_seed(seed)
+    return seed
+
+
+Seed = Annotated[int, of_run("--seed", "N", "Same seed, same result.", callback=_checked_seed)]
