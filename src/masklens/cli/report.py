@@ -63,9 +63,9 @@ def report(
     """
     with working():
         from ..analysis import load_spacy
-        from ..evaluation.imported import read_attributions
+        from ..evaluation.imported import holds_attributions, read_attributions
         from ..files import check_writable
-        from ..reports.report import first_texts, holds_attributions, named
+        from ..reports.report import first_texts, named
 
         check_writable(out)
         check_methods(method)
