@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 import masklens as ml
-from masklens.evaluation.verify import Verification, Verifier
+from masklens.evaluation.verify import Verifier
 from masklens.model.masking import Masked
-from masklens.records.verification import LEVEL
+from masklens.records.verification import LEVEL, Verification
 
 from .reference import Missing, agnews_test, checkpoint, sst2_dev
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from masklens.errors import FileError
-from masklens.evaluation.plausibility import Span
+from masklens.words import Span
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from masklens import Subject
 from masklens.diffmask.judging import calibrate, judge
-from masklens.diffmask.networks import SCALE, THRESHOLD, Probe, mix, rows_for
+from masklens.diffmask.networks import SCALE, THRESHOLD, Probe, rows_for
 from masklens.diffmask.published import PublishedProbe
 from masklens.diffmask.texts import FrozenTexts
+from masklens.model.masking import mix
 
 from .planted import Examples
 

@@ -13,26 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
 from .attribution import Attribution
-from .bootstrap import RunningMean, sample_weights
+from .bootstrap import RunningMean, parts, sample_weights
 from .errors import MethodError
 from .records.layers import site_name
 from .words import best_shared
-
-T = TypeVar("T")
 
 LabelledSpan = tuple[int, int, str]
 """the first character, the end, and the label"""
 Labels = Sequence[str | None] | Sequence[LabelledSpan]
 """the labels of one text: one for each token (None leaves the token out), or labelled spans"""
 Value = Literal["sum", "mean", "deepest"]
-AT_ONCE = 256
-"""how many texts are in memory at once"""
 
 VALUES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "sum": lambda scores: scores.sum(0),
@@ -160,7 +155,7 @@ def by_part_of_speech(
     """
     nlp = nlp or load_spacy()
     chosen = attributions if segment is None else (_of_segment(a, segment) for a in attributions)
-    tagged = (pair for some in _parts(chosen) for pair in zip(some, _tags(some, nlp), strict=True))
+    tagged = (pair for some in parts(chosen) for pair in zip(some, _tags(some, nlp), strict=True))
     return _by_label(tagged, value, special, "part of speech")
 
 
@@ -201,7 +196,7 @@ def _groups(
     (sites, tokens) of the text's tokens in it."""
     totals: dict[str, _Totals] = {}
     sites: tuple[int, ...] | None = None
-    for number, some in enumerate(_parts(texts)):
+    for number, some in enumerate(parts(texts)):
         for own, _ in some:
             sites = sites or own
             if own != sites:
@@ -240,13 +235,6 @@ class _Totals:
         deviation = max(0.0, self.squares / count - mean**2) ** 0.5
         sites = tuple((np.asarray(self.by_site) / count).tolist())
         return Group(name, count, mean, deviation, *self.mean.bounds(), sites)
-
-
-def _parts(items: Iterable[T]) -> Iterator[list[T]]:
-    """The items in lists of at most AT_ONCE."""
-    items = iter(items)
-    while some := list(islice(items, AT_ONCE)):
-        yield some
 
 
 def _tags(attributions: Sequence[Attribution], nlp: Any) -> Iterator[list[str | None]]:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 
+T = TypeVar("T")
 SAMPLES = 1000
+AT_ONCE = 256
+"""texts in memory"""
+
+
+def parts(items: Iterable[T]) -> Iterator[list[T]]:
+    """The items, some at a time."""
+    items = iter(items)
+    while some := list(islice(items, AT_ONCE)):
+        yield some
 
 
 def bounds(found: Sequence[float] | np.ndarray) -> tuple[float, float]:

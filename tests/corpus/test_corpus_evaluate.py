@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import masklens as ml
+from masklens import bootstrap
 from masklens.bootstrap import sample_weights
 from masklens.cli.main import app
 from masklens.corpus import evaluate as streaming
@@ -20,7 +21,7 @@ METRICS = ["revealing", "hiding", "aopc_comprehensiveness", "loo_correlation"]
 
 
 def test_the_table_is_that_of_evaluate(model, runs, monkeypatch):
-    monkeypatch.setattr(streaming, "AT_ONCE", 13)
+    monkeypatch.setattr(bootstrap, "AT_ONCE", 13)
     subject = ml.Subject.from_pretrained(model)
     found = evaluate_corpora(subject, runs, METRICS, random_draws=3)
     rows = [list(read_back(url)) for url in runs.values()]

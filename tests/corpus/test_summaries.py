@@ -2,7 +2,7 @@
 
 import pytest
 
-from masklens import analysis
+from masklens import analysis, bootstrap
 from masklens.corpus import read_back
 
 
@@ -42,7 +42,7 @@ def compared(runs, monkeypatch):
 
     def both(table):
         with monkeypatch.context() as patch:
-            patch.setattr(analysis, "AT_ONCE", 11)
+            patch.setattr(bootstrap, "AT_ONCE", 11)
             found = table(row.attribution for row in read_back(runs["gradient"]))
         return found, table([row.attribution for row in read_back(runs["gradient"])])
 

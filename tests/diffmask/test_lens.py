@@ -13,10 +13,11 @@ import sevens
 import tiny
 from masklens.diffmask.judging import judge
 from masklens.diffmask.lens import DiffMask, _split, card
-from masklens.diffmask.networks import MaskRow, mix
+from masklens.diffmask.networks import MaskRow
 from masklens.diffmask.texts import FrozenTexts
 from masklens.diffmask.trainer import CHECKPOINT, Diagnostic, Training
 from masklens.errors import LensError, MethodError, TrainingError
+from masklens.model.masking import mix
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*training texts are few")
 FIT = {"steps": 300, "lr": 3e-3, "batch_size": 32, "margin": 0.05, "hidden": 16}

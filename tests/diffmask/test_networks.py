@@ -15,14 +15,13 @@ from masklens.diffmask.networks import (
     GateNetwork,
     MaskRow,
     Probe,
-    baseline_at,
     inward,
     kept,
-    mix,
     rows_for,
     sample,
 )
 from masklens.errors import TrainingError
+from masklens.model.masking import baseline_at, mix
 
 WIDTHS = {0: 6, 1: 4, 2: 5}
 PAIRS = [(0, 2), (1, 0)]

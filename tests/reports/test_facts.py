@@ -35,8 +35,8 @@ def test_classes_are_told_the_most_probable_first():
 
 def test_sums_stand_beside_what_they_should_be():
     assert completeness(TOLD) == [(3.25, 3.2)]
-    assert sum_line(TOLD, 0) == "scores sum to 3.25; score of the text minus score of the baseline is 3.20"
-    assert sum_line(make(), 0) == ""
+    assert sum_line(TOLD) == "scores sum to 3.25; score of the text minus score of the baseline is 3.20"
+    assert sum_line(make()) == ""
 
 
 def test_the_answer_is_where_it_was_found_not_where_its_words_come_first():

@@ -10,9 +10,10 @@ import masklens as ml
 import tiny
 from masklens.cli.main import app
 from masklens.errors import FileError, MethodError
+from masklens.evaluation.imported import holds_attributions
 from masklens.evaluation.verify import Question, Verifier
 from masklens.methods.ways import find_ways
-from masklens.reports.report import first_texts, holds_attributions, named, prove
+from masklens.reports.report import first_texts, named, prove
 from records import make
 
 TEXTS = ["a good film", "the plot is bad", "good good bad"]

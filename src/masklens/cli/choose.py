@@ -31,14 +31,12 @@ def choose(ctx: typer.Context) -> None:
     """Choose a method for the texts given to `evaluate`, and print the tables and the command."""
     given = ctx.params
     with working():
-        from ..errors import check_seed
         from ..files import check_writable, whole
 
         changed = {name: ctx.get_parameter_source(name).name != "DEFAULT" for name in MEASURES}  # type: ignore[union-attr]
         check_unused({flag(name): yes for name, yes in changed.items()}, "evaluate without --choose")
         if given["out"]:
             check_writable(given["out"])
-        check_seed(given["seed"])
         check_methods(given["method"])
         texts = gather(*(given[name] for name in ("texts", "input", "column", "limit", "pair")))
         subject = load_subject(*(given[name] for name in MODEL))

@@ -77,7 +77,6 @@ def evaluate(
     with working():
         from ..corpus.evaluate import evaluate_corpora
         from ..corpus.shards import corpus_runs
-        from ..errors import check_seed
         from ..evaluation.evaluate import check_metrics
         from ..evaluation.imported import read_attributions
         from ..files import check_writable
@@ -85,7 +84,6 @@ def evaluate(
         if out:
             check_writable(out)
         check_metrics(metric)
-        check_seed(seed)
         check_methods(method)
         wanted = gather(texts, input, column, limit, pair) if texts or input else []
         gold = read_gold(input, label_column, limit)

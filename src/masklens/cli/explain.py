@@ -66,7 +66,6 @@ def explain(
     """
     with working():
         from ..attribution import record
-        from ..errors import check_seed
         from ..reports.export import check_output, write
 
         if out:
@@ -75,7 +74,6 @@ def explain(
             check_unused({"--guard": guard}, "--verify")
         check_methods(method)
         sites = [site_number(name) for name in layer] if layer else None
-        check_seed(seed)
         if generate or chat:
             unused = {"--pair": pair, "--lens": lens, "--lm-head": lm_head, "--windows": windows}
             check_unused(

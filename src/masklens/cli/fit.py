@@ -66,14 +66,12 @@ def fit(
     with working():
         from ..diffmask.processes import is_main, own_device
         from ..diffmask.trainer import Settings
-        from ..errors import check_seed
         from ..files import check_folder_writable
 
         def say(message: str) -> None:
             tell(in_options(message))
 
         check_folder_writable(out)
-        check_seed(seed)
         Settings(margin, steps or 1)
         texts = gather([], data, column, limit)
         subject = load_subject(model, own_device(device), truncate, max_length, trust_remote_code)

@@ -79,20 +79,15 @@ def keep_answers(made: Sequence[Generation], out: Path) -> None:
 
 
 def show_answers(made: Sequence[Generation], as_json: bool) -> None:
-    if as_json:
-        from ..records.generation import row
-
-        print_json([row(one) for one in made])
-    else:
-        draw_answers(made)
-
-
-def draw_answers(made: Sequence[Generation]) -> None:
     """Print every answer as a heat map (steps x tokens) and a table with one row per step."""
     from rich.console import Console
 
+    from ..records.generation import row
     from ..reports.terminal import AnswerMap, answer_proof_line, answer_table
 
+    if as_json:
+        print_json([row(one) for one in made])
+        return
     console = Console()
     for one in made:
         console.print(AnswerMap(one))

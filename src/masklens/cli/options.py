@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..errors import check_seed
 from .completion import complete_method
 
 DEFAULT_METHOD = "integrated_gradients"
@@ -112,4 +113,14 @@ Continuation = Annotated[
 NewTokens = Annotated[int, of_method("--max-new-tokens", "N", "The longest answer, in tokens.", min=1)]
 
 Json = Annotated[bool, of_output("--json", FLAG, "Print JSON, and nothing else, to standard output.")]
-Seed = Annotated[int, of_run("--seed", "N", "The seed of all random numbers: same seed, same result.")]
+
+
+def _checked_seed(seed: int) -> int:
+    check_seed(seed)
+    return seed
+
+
+Seed = Annotated[
+    int,
+    of_run("--seed", "N", "The seed of all random numbers: same seed, same result.", callback=_checked_seed),
+]

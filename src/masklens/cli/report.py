@@ -63,14 +63,12 @@ def report(
     """
     with working():
         from ..analysis import load_spacy
-        from ..errors import check_seed
-        from ..evaluation.imported import read_attributions
+        from ..evaluation.imported import holds_attributions, read_attributions
         from ..files import check_writable
-        from ..reports.report import first_texts, holds_attributions, named
+        from ..reports.report import first_texts, named
 
         check_writable(out)
         check_methods(method)
-        check_seed(seed)
         if parts_of_speech:
             load_spacy()
         made = read_attributions(input) if input and holds_attributions(input) else None

@@ -32,12 +32,10 @@ def serve(
       masklens serve --model FOLDER --lens LENS_FOLDER --port 0
     """
     with working():
-        from ..errors import check_seed
         from ..reports.serve import check_installed
         from ..reports.serve import serve as serve_page
 
         check_installed()
-        check_seed(seed)
         subject = load_subject(model, device, trust_remote_code=trust_remote_code)
         lenses = load_lenses(model, subject, lens, packaged=("inputs", "states"))
 

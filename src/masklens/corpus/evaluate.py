@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..attribution import Attribution
-from ..bootstrap import RunningMean, sample_weights
+from ..bootstrap import RunningMean, parts, sample_weights
 from ..errors import MethodError
 from ..evaluation.evaluate import (
     DEFAULT,
@@ -29,9 +29,6 @@ from ..evaluation.robustness import warn_of_problems
 from ..evaluation.table import Cell, Table
 from ..model.subject import as_subject
 from .shards import Explained, read_back
-
-AT_ONCE = 256
-"""how many texts are in memory at once"""
 
 
 class RunningCell:
@@ -128,8 +125,7 @@ def _parts(
     runs: Mapping[str, str], limit: int | None
 ) -> Iterator[tuple[dict[str, list[Attribution]], list[Any] | None]]:
     """The rows that all runs have, in parts: attributions by run, and the labels if all rows have one."""
-    rows = islice(common([read_back(url) for url in runs.values()]), limit)
-    while some := list(islice(rows, AT_ONCE)):
+    for some in parts(islice(common([read_back(url) for url in runs.values()]), limit)):
         sets = {name: [row[i].attribution for row in some] for i, name in enumerate(runs)}
         labels = [row[0].label for row in some]
         known = all(label is not None for label in labels)

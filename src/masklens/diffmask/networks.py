@@ -27,8 +27,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import LensError, TrainingError
-from ..model.masking import baseline_at as baseline_at
-from ..model.masking import mix as mix
 from .gates import HardConcrete
 
 OPEN = 3.0

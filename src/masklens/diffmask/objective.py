@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ..errors import TrainingError
 from ..model.batch import moved
-from ..model.masking import edited_run
+from ..model.masking import edited_run, mix
 from .judging import Judged, calibrate, judge
-from .networks import NOISE, THRESHOLD, Probe, kept, mix, sample
+from .networks import NOISE, THRESHOLD, Probe, kept, sample
 from .texts import Drawn, FrozenTexts
 
 if TYPE_CHECKING:

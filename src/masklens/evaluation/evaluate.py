@@ -16,11 +16,12 @@ from ..model.subject import as_subject
 from ..progress import track
 from ..tasks.answers import answer_scores
 from ..tasks.spans import QuestionAnswering
+from ..words import Span
 from . import faithfulness
 from .faithfulness import Game
 from .limits import Removed, find_limits, scaled
 from .masking import Views
-from .plausibility import Span, plausibility
+from .plausibility import plausibility
 from .ranking import Ranking, random_rankings, rank
 from .robustness import warn_of_problems
 from .specificity import Rarity, class_words, no_rarity

@@ -14,11 +14,12 @@ from ..model.known import Known
 from ..model.prompt import Prompt
 from ..model.subject import Subject, as_subject
 from ..records.generation import Generation
+from ..records.verification import Verification
 from ..tasks.lm import CausalLM, Continuation
 from .masking import Views
 from .ranking import Ranking
 from .sufficiency import MARGIN
-from .verify import Question, Verification, removal, try_removal, verifications
+from .verify import Question, removal, try_removal, verifications
 
 
 def verify_generation(

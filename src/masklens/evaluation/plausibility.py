@@ -11,8 +11,7 @@ import numpy as np
 
 from ..attribution import Attribution
 from ..errors import MethodError
-from ..words import Span as Span
-from ..words import best_shared
+from ..words import Span, best_shared
 
 
 def token_f1(truth: np.ndarray, predicted: np.ndarray) -> float:

@@ -11,8 +11,7 @@ import numpy as np
 from ..attribution import Attribution
 from ..errors import MethodError
 from ..model.subject import as_subject
-from ..records.verification import LEVEL
-from ..records.verification import Verification as Verification
+from ..records.verification import LEVEL, Verification
 from .masking import Views
 from .ranking import Ranking, random_rankings, rank, without_order_in_ties
 from .sufficiency import (

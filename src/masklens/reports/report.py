@@ -9,7 +9,6 @@ from typing import Any
 
 from ..attribution import Attribution
 from ..errors import FileError
-from ..evaluation.imported import holds_attributions as holds_attributions
 from ..evaluation.table import Table
 from ..evaluation.verify import Question, Verifier
 from ..files import check_writable, whole
