@@ -1,6 +1,6 @@
 """What a model said about the texts that were explained last, so that `verify` need not run them again.
 
-    heard = Heard(subject); heard.add(rows, batch, output); heard.remember(targets)
+    heard = Heard(subject); heard.add(rows, batch, output); heard.remember(subject, targets)
     known = recall(subject, texts)           # the batch and the output, or None
 
 A subject remembers one call of `explain`. What is remembered belongs to the texts, whatever becomes of their
@@ -36,14 +36,12 @@ class Known(NamedTuple):
     output: Tensor
 
 
-_last: WeakKeyDictionary[Subject, tuple[Known, list[Any]]] = WeakKeyDictionary()
-
-
 class Heard:
     """What a model says about texts, one batch after the other, to be remembered when all are done."""
 
     def __init__(self, subject: Subject) -> None:
-        self.subject, self.rows, self.parts, self.numbers = subject, list[int](), list[Known](), 0
+        self.task, self.pad_id = subject.task, getattr(subject._encode, "pad_id", 0)
+        self.rows, self.parts, self.numbers = list[int](), list[Known](), 0
         _last.pop(subject, None)
 
     def add(self, rows: Sequence[int], batch: Batch, output: Tensor) -> None:
@@ -55,18 +53,28 @@ class Heard:
             self.rows += rows
             self.parts.append(Known(batch, output))
 
-    def remember(self, targets: Sequence[Any]) -> None:
+    def remember(self, subject: Subject, targets: Sequence[Any]) -> None:
         """Keep it all, unless it is too much, or targets are part of the input."""
         if not self.parts or self.numbers > MOST_NUMBERS or _in_input(targets, self.parts[0].batch):
             return
-        batch = _joined([part.batch for part in self.parts], getattr(self.subject._encode, "pad_id", 0))
-        stamp = _stamp(self.subject)
-        if batch is None or stamp is None:
-            return
-        outputs = [self.subject.task.widened(part.output, batch.shape[1]) for part in self.parts]
-        if len({output.shape[1:] for output in outputs}) == 1:
-            order = torch.tensor(self.rows).argsort()
-            _last[self.subject] = Known(batch.take(order.tolist()), torch.cat(outputs)[order]), stamp
+        stamp = _stamp(subject)
+        if stamp is not None:
+            _last[subject] = self, stamp
+
+    def joined(self) -> Known | None:
+        """All in the order of the texts; None if the inputs or outputs of some have another form."""
+        batch = _joined([part.batch for part in self.parts], self.pad_id)
+        if batch is None:
+            return None
+        outputs = [self.task.widened(part.output, batch.shape[1]) for part in self.parts]
+        if len({output.shape[1:] for output in outputs}) > 1:
+            return None
+        order = torch.tensor(self.rows).argsort()
+        return Known(batch.take(order.tolist()), torch.cat(outputs)[order])
+
+
+_last: WeakKeyDictionary[Subject, tuple[Heard | Known | None, list[Any]]] = WeakKeyDictionary()
+"""what was heard, and the stamp of that time; batches are joined when they are first asked for"""
 
 
 def _joined(batches: Sequence[Batch], pad_id: int) -> Batch | None:
@@ -100,7 +108,13 @@ def recall(subject: Subject, texts: Sequence[Text], targets: Sequence[Any] | Non
     last = _last.get(subject)
     if last is None:
         return None
-    (batch, output), stamp = last
+    known, stamp = last
+    if isinstance(known, Heard):
+        known = known.joined()
+        _last[subject] = known, stamp
+    if known is None:
+        return None
+    batch, output = known
     place = {text: i for i, text in enumerate(batch.texts)}
     if not all(text in place for text in texts) or _in_input(targets, batch) or _stamp(subject) != stamp:
         return None
