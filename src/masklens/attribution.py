@@ -69,13 +69,15 @@ class Attribution:
     minus that for the baseline"""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scores", np.asarray(self.scores, dtype=np.float32))
-        shape = (len(self.sites), len(self.tokens))
-        if self.scores.shape != shape:
-            raise ValueError(f"scores have shape {self.scores.shape}; {shape} (sites, tokens) is needed")
+        scores, count = np.asarray(self.scores, dtype=np.float32), len(self.tokens)
+        object.__setattr__(self, "scores", scores)
+        if scores.shape != (len(self.sites), count):
+            raise ValueError(
+                f"scores have shape {scores.shape}; {(len(self.sites), count)} (sites, tokens) is needed"
+            )
         for name in ("offsets", "special", "segments"):
-            if len(getattr(self, name)) != len(self.tokens):
-                raise ValueError(f"{len(getattr(self, name))} {name} for {len(self.tokens)} tokens")
+            if len(getattr(self, name)) != count:
+                raise ValueError(f"{len(getattr(self, name))} {name} for {count} tokens")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Attribution):

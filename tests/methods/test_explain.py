@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import tiny
-from masklens import explain
+from masklens import explain, load, save
 from masklens.errors import TextError
 from masklens.methods import explain as source
 from masklens.model.subject import Subject
@@ -86,3 +86,53 @@ def test_the_device_is_read_by_the_batch_not_by_the_text(subject, monkeypatch, m
     reads.clear()
     explain(subject, TEXTS[:1] * 20, method)
     assert sorted(reads) == few
+
+
+def padded_on_the_left(subject):
+    """The same subject with an encoder that pads on the left."""
+    encode, made = subject._encode, Subject(subject.module, subject.tokenizer)
+
+    def moved(batch):
+        more = (~batch.valid).sum(1).tolist()
+        return batch._mapped(
+            lambda value: torch.stack([row.roll(count) for row, count in zip(value, more, strict=True)])
+        )
+
+    made._encode = lambda texts: moved(encode(texts))
+    return made
+
+
+MIXED = [*TEXTS, "a dull [SEP] movie", ("is it dull", "the movie is slow"), ("a", "it is not funny [CLS]")]
+
+
+def test_records_are_the_same_wherever_the_padding_is(subject):
+    left = padded_on_the_left(subject)
+    assert not left.encode(MIXED).valid[:, 0].all() and subject.encode(MIXED).valid[:, 0].all()
+    alone = [explain(subject, text, "random", sites="all")[0] for text in MIXED]
+    for found in (
+        explain(left, MIXED, "random", sites="all"),
+        explain(subject, MIXED, "random", sites="all"),
+    ):
+        for a, b in zip(found, alone, strict=True):
+            assert (a.tokens, a.offsets, a.special, a.segments) == (
+                b.tokens,
+                b.offsets,
+                b.special,
+                b.segments,
+            )
+            assert np.array_equal(a.scores, b.scores)
+
+
+def test_a_record_holds_no_more_than_its_own_scores(subject):
+    for one in (subject, padded_on_the_left(subject)):
+        for made in explain(one, MIXED, "random", sites="all"):
+            owner = made.scores if made.scores.base is None else made.scores.base
+            assert owner.size == made.scores.size == len(made.sites) * len(made.tokens)
+
+
+def test_records_of_a_batch_survive_a_file(subject, tmp_path):
+    made = explain(subject, MIXED, "random", sites="all")
+    for name in ("x.parquet", "x.json"):
+        assert load(save(made, tmp_path / name)) == made
+    types = [(type(a.special[0]), type(a.segments[0]), type(a.offsets[0])) for a in made]
+    assert set(types) == {(bool, int, tuple)}

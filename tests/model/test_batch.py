@@ -153,9 +153,40 @@ def test_token_types_reach_only_models_that_have_them():
     assert given == ["bert", "electra", "albert"]
 
 
+def test_offsets_are_those_of_the_tokenizer(encoder):
+    if not encoder.tokenizer.is_fast:
+        pytest.skip("the tokenizer gives none")
+    for texts in (tiny.SENTENCES, [("a dull plot", text) for text in tiny.SENTENCES]):
+        batch = encoder(texts)
+        for i, text in enumerate(texts):
+            given = (text,) if isinstance(text, str) else text
+            own = encoder.tokenizer(*given, return_offsets_mapping=True)["offset_mapping"]
+            assert batch.offsets[i] == tuple(map(tuple, own))
+
+
+def test_of_some_texts_those_that_are_too_long_are_cut():
+    long = "the plot is dull " * 5
+    for texts in (["Paris", long, "the plot"], [("Paris", long), ("the", "plot"), (long, long)]):
+        batch = TokenizerEncoder(tiny.wordpiece(), 12, truncate=True)(texts)
+        alone = [TokenizerEncoder(tiny.wordpiece(), 12, truncate=True)([text]) for text in texts]
+        assert batch.truncated == tuple(one.truncated[0] for one in alone)
+        assert set(batch.truncated) == {True, False}
+        assert batch.tokens == tuple(one.tokens[0] for one in alone)
+        assert batch.offsets == tuple(one.offsets[0] for one in alone)
+        assert max(map(len, batch.tokens)) == 12
+
+
+def test_a_text_that_begins_with_the_start_mark_gets_no_second_one():
+    tokenizer = tiny.roberta_bpe()
+    texts = [f"{tokenizer.bos_token}Paris is", "the plot"]
+    first, second = TokenizerEncoder(tokenizer, None)(texts).tokens
+    assert first.count(tokenizer.bos_token) == second.count(tokenizer.bos_token) == 1
+
+
 def test_texts_are_encoded_together_as_alone(encoder):
     pairs = [("a dull plot", text) for text in tiny.SENTENCES]
-    for texts in (tiny.SENTENCES, pairs, [*tiny.SENTENCES, *pairs]):
+    marked = [f"{encoder.tokenizer.bos_token or '[CLS]'}{text}" for text in tiny.SENTENCES]
+    for texts in (tiny.SENTENCES, pairs, [*tiny.SENTENCES, *pairs], [*marked, "Paris"]):
         together = encoder(texts)
         for i, text in enumerate(texts):
             alone = encoder([text])

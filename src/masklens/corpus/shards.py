@@ -10,8 +10,9 @@ import io
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,8 +76,8 @@ def columns_of(
         "text": pa.array(
             [[t] if isinstance(t, str) else list(t) for t in batch.texts], SCHEMA.field("text").type
         ),
-        "tokens": pa.array(batch.tokens, SCHEMA.field("tokens").type),
-        "offsets": pa.array(batch.offsets, SCHEMA.field("offsets").type),
+        "tokens": pa.ListArray.from_arrays(ends, pa.array(list(chain.from_iterable(batch.tokens)))),
+        "offsets": pa.ListArray.from_arrays(ends, _pairs(batch.offsets)),
         "special": pa.ListArray.from_arrays(ends, pa.array(batch.special.cpu().numpy()[valid])),
         "segments": pa.ListArray.from_arrays(
             ends, pa.array(batch.segments.cpu().numpy()[valid].astype(np.int32))
@@ -85,6 +86,13 @@ def columns_of(
         "scores": pa.ListArray.from_arrays(places, inner),
         "verification": _verification(proofs, count),
     }
+
+
+def _pairs(offsets: Iterable[Sequence[tuple[int, int]]]) -> pa.ListArray:
+    """The offsets of all texts, one after the other."""
+    numbers = chain.from_iterable(chain.from_iterable(offsets))
+    found = pa.array(np.fromiter(numbers, dtype=np.int32))
+    return pa.ListArray.from_arrays(pa.array(np.arange(0, len(found) + 1, 2, dtype=np.int32)), found)
 
 
 def _verification(proofs: Sequence[Verification], count: int) -> pa.Array:

@@ -77,7 +77,6 @@ class Worker:
         self.sites = chosen_sites(self.subject, self.method, job.sites, self.options.get("lens"))
         self.settings: dict[str, Any] = {"seed": job.seed, "baselines": None, **self.options}
         self.shown = shown_settings({**self.method.options, **self.settings})
-        self._plain_settings = json.dumps(self.shown, sort_keys=True, default=str)
         self.size = BatchSize(job.batch_size, tokens_at_once(self.subject.module, self.subject.device))
         self._views: Views | None = None
 
@@ -178,15 +177,20 @@ class Worker:
             "method": [self.method.name] * len(batch),
             "merge": [self.method.merge] * len(batch),
             "parts": [[] if isinstance(text, str) else list(task.parts) for text in batch.texts],
-            "settings": [self._settings_of(request, i) for i in range(len(batch))],
+            "settings": self._settings_of([request.notes_on(i) for i in range(len(batch))]),
             "probabilities": [probability_rows(one) for one in task.probabilities(request.reference)],
             "answer": task.answers(predicted, batch),
             "expected": [request.expected.get(i, ()) for i in range(len(batch))],
         }
 
-    def _settings_of(self, request: Request, i: int) -> str:
-        notes = request.notes_on(i)
-        return json.dumps(self.shown | notes, sort_keys=True, default=str) if notes else self._plain_settings
+    def _settings_of(self, notes: Sequence[dict[str, Any]]) -> list[str]:
+        """The settings of each text as JSON, written once for all texts with the same notes."""
+        names = [repr(one) for one in notes]
+        written = {
+            name: json.dumps(self.shown | one, sort_keys=True, default=str)
+            for name, one in dict(zip(names, notes, strict=True)).items()
+        }
+        return [written[name] for name in names]
 
     def _proof(self, request: Request, scores: np.ndarray) -> list[Verification]:
         """Verify the scores of the deepest site (see `verify`)."""

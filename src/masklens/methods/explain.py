@@ -79,7 +79,7 @@ def explain(
             for i, attribution in zip(rows, records(computed, subject.task, chosen, shown), strict=True):
                 results[i] = _noted(attribution, notes[i])
             update(advance=len(rows))
-        heard.remember(targets)
+        heard.remember(subject, targets)
     return Explanations((a for a in results if a is not None), time.perf_counter() - start)
 
 
@@ -114,20 +114,20 @@ def chosen_sites(
 def _encoded(
     subject: Subject, texts: Sequence[Text], targets: Sequence[Any]
 ) -> Iterator[tuple[list[int], Batch]]:
-    """Texts of like length tokenised together, with their numbers, the longest first."""
+    """Texts of like length tokenised together on the CPU, with their numbers, the longest first."""
     order = sorted(range(len(texts)), key=lambda i: -_length(texts[i]))
     for start in range(0, len(order), TOKENISED):
         rows = order[start : start + TOKENISED]
-        yield rows, subject.encode([texts[i] for i in rows], [targets[i] for i in rows])
+        yield rows, subject.tokenized([texts[i] for i in rows], [targets[i] for i in rows])
 
 
 class Computed:
     """What the device computed for a batch, on its way to the CPU: the next batch need not wait for it."""
 
-    def __init__(self, request: Request, scores: Tensor) -> None:
+    def __init__(self, batch: Batch, request: Request, scores: Tensor) -> None:
         self.sites, self.expected = request.sites, request.expected
-        self.batch = request.batch.arriving()
-        self.notes = [request.notes_on(i) for i in range(len(self.batch))]
+        self.batch = batch.arriving()
+        self.notes = [request.notes_on(i) for i in range(len(batch))]
         self.reference, self.target = arriving(request.reference), arriving(request.target)
         """the unedited output, and what was explained of it"""
         self.scores = arriving(scores.detach().float())
@@ -159,8 +159,9 @@ def _computed(
             wanted = [targets[places[i]] for i in rows]  # noqa: B023
             batch = encoded.take(rows).first_columns(max(lengths[i] for i in rows))  # noqa: B023
             with _models_at_work(subject, settings):
-                request = Request(subject, batch, sites, wanted, settings["seed"], settings["baselines"])
-                return Computed(request, run_method(request, method, settings))
+                there = batch.to(subject.device)
+                request = Request(subject, there, sites, wanted, settings["seed"], settings["baselines"])
+                return Computed(batch, request, run_method(request, method, settings))
 
         for rows in size.cut(lengths):
             for some, computed in size.within_memory(work, rows):
@@ -196,8 +197,8 @@ def run_method(request: Request, method: Method, settings: dict[str, Any]) -> Te
 def records(computed: Computed, task: Task, method: Method, settings: dict[str, Any]) -> list[Attribution]:
     """Attributions of a batch's texts; `settings` as records show them."""
     batch = computed.batch
-    values = finite_scores(method, computed.scores)
-    valid, special, segments = (one.numpy() for one in (batch.valid, batch.special, batch.segments))
+    special, segments = batch.by_text(batch.special), batch.by_text(batch.segments)
+    scores = _by_text(finite_scores(method, computed.scores), batch.valid.numpy())
     predicted = task.predict(computed.reference, batch)
     predictions, answers = task.describe(predicted, batch), task.answers(predicted, batch)
     probabilities = task.probabilities(computed.reference)
@@ -207,10 +208,10 @@ def records(computed: Computed, task: Task, method: Method, settings: dict[str, 
             text=text,
             tokens=batch.tokens[i],
             offsets=batch.offsets[i],
-            special=tuple(special[i][valid[i]].tolist()),
-            segments=tuple(segments[i][valid[i]].tolist()),
+            special=special[i],
+            segments=segments[i],
             sites=computed.sites,
-            scores=values[i][:, valid[i]],
+            scores=scores[i],
             prediction=predictions[i],
             target=targets[i],
             method=method.name,
@@ -223,6 +224,15 @@ def records(computed: Computed, task: Task, method: Method, settings: dict[str, 
         )
         for i, text in enumerate(batch.texts)
     ]
+
+
+def _by_text(scores: np.ndarray, valid: np.ndarray) -> list[np.ndarray]:
+    """Of scores (examples, sites, tokens) those of each text, (sites, tokens), without padding. Each is a
+    copy, so that a record does not hold the memory of its batch."""
+    counts = valid.sum(1)
+    if (valid == (np.arange(valid.shape[1]) < counts[:, None])).all():  # all padding is on the right
+        return [row[:, :count].copy() for row, count in zip(scores, counts.tolist(), strict=True)]
+    return [row[:, here] for row, here in zip(scores, valid, strict=True)]
 
 
 def finite_scores(method: Method, scores: Tensor) -> np.ndarray:

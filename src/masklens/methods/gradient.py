@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SiteError
+from ..model.batch import moved
 from ..progress import track
 from .baselines import absent_state, expect_from
 from .batching import pairs, rows_at_once, site_by_site, stacked
@@ -105,20 +106,19 @@ def path_gradient(
     objective, target = objective or subject.task.score, request.target
     if request.shared:
         return _shared_path(request, site, points, weights, objective)
-    total: Tensor | None = None
-    width = points(torch.tensor([0]), torch.tensor([0])).shape[-1]
-    for rows, steps in pairs(len(batch), len(weights), rows_at_once(batch, width, internal_batch_size)):
-        leaf = points(rows, steps).detach().requires_grad_()
+    first = points(torch.tensor([0]), torch.tensor([0]))  # (1, tokens, width)
+    total, weights = first.new_zeros(len(batch), *first.shape[1:]), weights.to(first)
+    at_once = rows_at_once(batch, first.shape[-1], internal_batch_size)
+    for rows, steps in pairs(len(batch), len(weights), at_once):
+        # Nothing here may wait for a GPU: it is at work on one part while the next is prepared.
+        own, which = moved(rows, first.device), moved(steps, first.device)
+        leaf = points(own, which).detach().requires_grad_()
         with torch.enable_grad():
             # Scores that are not finite raise an error later; a check here would have to wait for the GPU.
             output = subject.run(batch.take(rows.tolist()), replace={site: leaf}, check=False).output
-            value = objective(output, target[rows]).sum()
+            value = objective(output, target[moved(rows, target.device)]).sum()
         (gradient,) = torch.autograd.grad(value, leaf, allow_unused=True)
-        if total is None:
-            total = leaf.new_zeros(len(batch), *leaf.shape[1:])
-        share = weights[steps].to(leaf)[:, None, None]
-        total.index_add_(0, rows.to(leaf.device), _used(site, gradient) * share)
-    assert total is not None
+        total.index_add_(0, own, _used(site, gradient) * weights[which][:, None, None])
     return total
 
 
@@ -295,9 +295,10 @@ def integrated(
     state = request.states()[site]
     baseline = absent_state(request, site, state)
     way = state - baseline
+    steps = steps.to(way)
 
     def point(rows: Tensor, which: Tensor) -> Tensor:
-        return baseline[rows] + steps[which].to(way)[:, None, None] * way[rows]
+        return baseline[rows] + steps[which][:, None, None] * way[rows]
 
     return way * path_gradient(request, site, point, weights, internal_batch_size, objective)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
@@ -129,25 +129,34 @@ class Request:
     def generators(self) -> list[torch.Generator]:
         """One CPU generator per example, seeded by the seed and the tokens: the noise of a text does not
         depend on the other texts of the batch."""
-        seeds = (zlib.crc32(f"{self.seed}\0{tokens}".encode()) for tokens in self.batch.tokens)
-        return [torch.Generator().manual_seed(seed) for seed in seeds]
+        return [torch.Generator().manual_seed(seed) for seed in self._seeds()]
+
+    def _seeds(self) -> list[int]:
+        return [zlib.crc32(f"{self.seed}\0{tokens}".encode()) for tokens in self.batch.tokens]
+
+    @property
+    def _own(self) -> slice:
+        """The examples that have noise of their own: a beginning has the noise of the whole text."""
+        return slice(-1, None) if self.shared else slice(None)
 
     def noise(self, draws: int, width: int, kind: Callable[..., Tensor] = torch.randn) -> Tensor:
         """Reproducible noise (examples, draws, tokens, width), zero at padding."""
-        return self._noise(self.generators(), draws, width, kind)
+        generator = torch.Generator()
+        return self._noise(map(generator.manual_seed, self._seeds()[self._own]), draws, width, kind)
 
     def _noise(
-        self, generators: Sequence[torch.Generator], draws: int, width: int, kind: Callable[..., Tensor]
+        self, generators: Iterable[torch.Generator], draws: int, width: int, kind: Callable[..., Tensor]
     ) -> Tensor:
+        """The same, from the generators of the examples that have noise of their own."""
         valid = self.batch.valid.cpu()
-        own = slice(-1, None) if self.shared else slice(None)  # a beginning has the noise of the whole text
-        counts = valid[own].sum(1).tolist()
+        own = valid[self._own]
+        counts = own.sum(1).tolist()
         made = [
             kind(draws, count, width, generator=generator, dtype=torch.float32)
-            for generator, count in zip(generators[own], counts, strict=True)
+            for generator, count in zip(generators, counts, strict=True)
         ]
         out = torch.zeros(len(counts), valid.shape[1], draws, width, dtype=torch.float32)
-        out[valid[own]] = torch.cat(made, 1).transpose(0, 1)
+        out[own] = torch.cat(made, 1).transpose(0, 1)
         out = out.transpose(1, 2)
         if self.shared:
             out = out * valid[:, None, :, None]
@@ -159,7 +168,7 @@ class Request:
         Several draws are made at once to save calls; how many does not depend on the batch, so neither
         does the noise.
         """
-        generators = self.generators()
+        generators = self.generators()[self._own]
         while True:
             yield from self._noise(generators, 8, width, kind).unbind(1)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ TOKENIZING = threading.RLock()
 """one thread at a time: how to cut and pad is a state of a tokenizer"""
 
 
+Lists = dict[str, list[Any]]
+"""by name, for each text a list with an entry for each of its tokens"""
 FEW_TOKENS = 10
 """of fewer, all may be unknown"""
 
@@ -58,8 +60,16 @@ class Batch:
         """The given examples, in the given order, repeats allowed."""
         index = moved(torch.as_tensor(rows, dtype=torch.long), self.valid.device)
         lists = ("tokens", "offsets", "texts", "truncated")
-        chosen: dict[str, Any] = {name: tuple(getattr(self, name)[i] for i in rows) for name in lists}
+        chosen: dict[str, Any] = {}
+        for name in lists:
+            values = getattr(self, name)
+            chosen[name] = tuple([values[i] for i in rows])
         return replace(self._mapped(lambda value: value[index.to(value.device)]), **chosen)
+
+    def by_text(self, values: Tensor) -> list[tuple[Any, ...]]:
+        """Of values (examples, tokens) on the CPU those of each text, without padding."""
+        plain = iter(values[self.valid].tolist())
+        return [tuple(islice(plain, count)) for count in self.valid.sum(1).tolist()]
 
     def _mapped(self, change: Callable[[Tensor], Tensor], marks: bool = True) -> Batch:
         """The batch with every tensor changed, those of `marks` too unless they have no columns of tokens."""
@@ -190,36 +200,32 @@ class TokenizerEncoder:
     def __call__(self, texts: Sequence[Text]) -> Batch:
         for text in texts:
             _check_unicode(text)
-        tokenized = zip(texts, self._tokenize_all(texts), strict=True)
-        encoded = [self._fitted(text, row) for text, row in tokenized]
-        rows = [row for row, _ in encoded]
-        self._check_known(texts, rows)
-        padded = _Padded([len(row["input_ids"]) for row in rows])
-        inputs = {
-            name: padded([row[name] for row in rows], self._fill(name))
-            for name in self.tokenizer.model_input_names
-            if name in rows[0] and self.accepts(name)
-        }
+        lists = self._tokenize_all(texts)
+        truncated = self._fit(texts, lists)
+        padded = _Padded([len(ids) for ids in lists["input_ids"]])
+        ids = padded(lists["input_ids"], self.pad_id)
+        added = padded(lists["special_tokens_mask"], 1).bool()
+        self._check_known(texts, ids, added)
+        wanted = [name for name in self.tokenizer.model_input_names if name in lists and self.accepts(name)]
+        inputs = {name: ids if name == "input_ids" else padded(lists[name], 0) for name in wanted}
         inputs["attention_mask"] = padded.valid.long()
-        added = padded([row["special_tokens_mask"] for row in rows], 1).bool()
-        ids = padded([row["input_ids"] for row in rows], self.pad_id)
         return Batch(
             inputs=inputs,
             valid=padded.valid,
             special=added | torch.isin(ids, torch.tensor(sorted(self.markers), dtype=torch.long)),
-            segments=padded([row["segments"] for row in rows], 0),
-            tokens=tuple(tuple(row["tokens"]) for row in rows),
-            offsets=tuple(tuple(row["offset_mapping"]) for row in rows),
+            segments=padded(lists["segments"], 0),
+            tokens=tuple(map(tuple, lists["tokens"])),
+            offsets=tuple(map(tuple, lists["offset_mapping"])),
             texts=tuple(texts),
-            truncated=tuple(cut for _, cut in encoded),
+            truncated=truncated,
         )
 
-    def _tokenize_all(self, texts: Sequence[Text]) -> Iterator[dict[str, Any]]:
-        """The tokenizer's lists for each text. A fast tokenizer uses all cores for texts of one kind."""
+    def _tokenize_all(self, texts: Sequence[Text]) -> Lists:
+        """The tokenizer's lists of each text. A fast tokenizer uses all cores for texts of one kind."""
         kinds = {isinstance(text, str) for text in texts}
         if not getattr(self.tokenizer, "is_fast", False) or len(kinds) > 1 or len(texts) < 2:
-            yield from map(self.tokenize, texts)
-            return
+            rows = [self.tokenize(text) for text in texts]
+            return {name: [row[name] for row in rows] for name in rows[0]}
         firsts, seconds = (list(texts), None) if kinds == {True} else zip(*texts, strict=True)
         with TOKENIZING:
             found = self.tokenizer(
@@ -228,17 +234,24 @@ class TokenizerEncoder:
                 return_attention_mask=False,
                 verbose=False,
             )
-        for i, encoding in enumerate(found.encodings):
-            lists = {name: values[i] for name, values in found.items()}
-            yield self._started_once(lists | _read(encoding, pair=seconds is not None))
+        return self._started_once({**found, **_read(found.encodings, pair=seconds is not None)})
 
-    def _fitted(self, text: Text, row: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-        """The lists of a text at a length that the model takes, and whether they were cut."""
+    def _fit(self, texts: Sequence[Text], lists: Lists) -> tuple[bool, ...]:
+        """Cut the lists of the texts that are too long for the model; says which they are."""
+        counts = [len(ids) for ids in lists["input_ids"]]
+        most = self.max_length or max(counts)
+        for i, count in enumerate(counts):
+            if not 0 < count <= most:
+                row = self._cut(texts[i], {name: values[i] for name, values in lists.items()})
+                for name, values in lists.items():
+                    values[i] = row[name]
+        return tuple([count > most for count in counts])
+
+    def _cut(self, text: Text, row: dict[str, Any]) -> dict[str, Any]:
+        """The lists of a text that is too long at a length that the model takes."""
         count = len(row["input_ids"])
         if count == 0:
             raise TextError(f"the text {text!r} has no tokens; give one with at least one")
-        if self.max_length is None or count <= self.max_length:
-            return row, False
         if not self.truncate:
             raise TextError(
                 f"a text of {count} tokens starting with {_start(text)} is longer than the model takes "
@@ -249,20 +262,24 @@ class TokenizerEncoder:
         if pair and self.cut == "only_second":
             self.room(text, row)
         cut = self.cut if pair else True
-        return self.tokenize(text, truncation=cut, max_length=self.max_length), True
+        return self.tokenize(text, truncation=cut, max_length=self.max_length)
 
-    def _check_known(self, texts: Sequence[Text], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Nearly all of a longer text unknown means another language or another model's tokenizer."""
-        if self.unknown in self.markers:
+    def _check_known(self, texts: Sequence[Text], ids: Tensor, added: Tensor) -> None:
+        """Nearly all of a longer text unknown means another language or another model's tokenizer.
+
+        Args:
+            ids: (examples, tokens)
+            added: (examples, tokens) bool: special tokens that the tokenizer added, and padding
+        """
+        if self.unknown is None or self.unknown in self.markers:
             return
-        for text, row in zip(texts, rows, strict=True):
-            unknown, plain = row["input_ids"].count(self.unknown), row["special_tokens_mask"].count(0)
-            if unknown >= FEW_TOKENS and unknown > NEARLY_ALL * plain:
-                raise TextError(
-                    f"the tokenizer does not know {unknown} of the {plain} tokens of the text that starts "
-                    f"with {_start(text)}; does it belong to this model, and is the text in a language it "
-                    f"knows?"
-                )
+        unknown, plain = ((ids == self.unknown) & ~added).sum(1), (~added).sum(1)
+        for i in ((unknown >= FEW_TOKENS) & (unknown > NEARLY_ALL * plain.double())).nonzero()[:, 0].tolist():
+            raise TextError(
+                f"the tokenizer does not know {unknown[i]} of the {plain[i]} tokens of the text that starts "
+                f"with {_start(texts[i])}; does it belong to this model, and is the text in a language it "
+                f"knows?"
+            )
 
     def room(self, text: Text, row: Mapping[str, Any]) -> int:
         """How many tokens of a pair's second text fit beside the first text and the special tokens."""
@@ -282,17 +299,21 @@ class TokenizerEncoder:
         options |= {"return_special_tokens_mask": True, "return_attention_mask": False, "verbose": False}
         with TOKENIZING:
             row = self.tokenizer(first, second, **options)
+        lists = {name: [values] for name, values in row.items()}
         if getattr(self.tokenizer, "is_fast", False):
-            return self._started_once({**row, **_read(row.encodings[0], pair=second is not None)})
-        return self._started_once({**row, **self._located(row, first, second)})
+            lists |= _read(row.encodings, pair=second is not None)
+        else:
+            lists |= {name: [values] for name, values in self._located(row, first, second).items()}
+        return {name: values for name, (values,) in self._started_once(lists).items()}
 
-    def _started_once(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _started_once(self, lists: Lists) -> Lists:
         """Without the start mark that the tokenizer adds to a text that has one: a filled chat template."""
-        start = self.tokenizer.bos_token_id
-        twice = start is not None and list(row["input_ids"][:2]) == [start, start]
-        if not twice or not row["special_tokens_mask"][0]:
-            return row
-        return {name: values[1:] for name, values in row.items()}
+        start, marked = self.tokenizer.bos_token_id, lists["special_tokens_mask"]
+        for i, ids in enumerate([] if start is None else lists["input_ids"]):
+            if list(ids[:2]) == [start, start] and marked[i][0]:
+                for values in lists.values():
+                    values[i] = values[i][1:]
+        return lists
 
     def _located(self, row: Any, first: str, second: str | None) -> dict[str, Any]:
         """Segments and offsets for a tokenizer that does not give them."""
@@ -317,9 +338,6 @@ class TokenizerEncoder:
         pairs = zip(row["special_tokens_mask"], row["input_ids"], strict=True)
         return [bool(added) or token in self.markers for added, token in pairs]
 
-    def _fill(self, name: str) -> int:
-        return self.pad_id if name == "input_ids" else 0
-
 
 def _start(text: Text) -> str:
     return repr((text if isinstance(text, str) else text[0])[:40])
@@ -328,7 +346,7 @@ def _start(text: Text) -> str:
 def _check_unicode(text: Text) -> None:
     """Refuse half a surrogate pair: a JSON file can hold one, but it is not a character."""
     try:
-        "".join(text).encode("utf-8")
+        (text if isinstance(text, str) else "".join(text)).encode("utf-8")
     except UnicodeEncodeError as error:
         raise TextError(
             f"the text {text!r:.60} is not valid Unicode ({error.reason}); fix or remove the character"
@@ -354,13 +372,15 @@ class _Padded:
         return torch.from_numpy(out)
 
 
-def _read(encoding: Any, pair: bool) -> dict[str, Any]:
-    """What a fast tokenizer says about the tokens of a text."""
+def _read(encodings: Sequence[Any], pair: bool) -> Lists:
+    """What a fast tokenizer says about the tokens of each text. Equal spans are one object: each object more
+    makes Python's garbage collector run more often."""
+    one = dict[tuple[int, int], tuple[int, int]]()
     return {
-        "tokens": encoding.tokens,
-        "special_tokens_mask": encoding.special_tokens_mask,
-        "offset_mapping": encoding.offsets,
-        "segments": _segments(encoding.sequence_ids) if pair else [0] * len(encoding),
+        "tokens": [e.tokens for e in encodings],
+        "special_tokens_mask": [e.special_tokens_mask for e in encodings],
+        "offset_mapping": [tuple(map(one.setdefault, (spans := e.offsets), spans)) for e in encodings],
+        "segments": [_segments(e.sequence_ids) if pair else [0] * len(e) for e in encodings],
     }
 
 

@@ -1,6 +1,6 @@
 """The outputs for the texts that were explained last, so that `verify` need not run these texts again.
 
-    heard = Heard(subject); heard.add(rows, batch, output); heard.remember(targets)
+    heard = Heard(subject); heard.add(rows, batch, output); heard.remember(subject, targets)
     known = recall(subject, texts)           # the batch and the output, or None
 
 A subject remembers one call of `explain`. What is remembered belongs to the texts, whatever becomes of their
@@ -40,14 +40,12 @@ class Known(NamedTuple):
     output: Tensor
 
 
-_last: WeakKeyDictionary[Subject, tuple[Known, Stamp]] = WeakKeyDictionary()
-
-
 class Heard:
     """Collects the outputs for texts, batch by batch, and remembers them when all are done."""
 
     def __init__(self, subject: Subject) -> None:
-        self.subject, self.rows, self.parts = subject, list[int](), list[Known]()
+        self.task, self.pad_id = subject.task, getattr(subject._encode, "pad_id", 0)
+        self.rows, self.parts = list[int](), list[Known]()
         self.numbers = self.width = 0
         _last.pop(subject, None)
 
@@ -67,18 +65,28 @@ class Heard:
         """Whether the outputs are too many numbers, or the texts are when they are padded to one length."""
         return self.numbers > MOST_NUMBERS or len(self.rows) * self.width > MOST_INPUTS
 
-    def remember(self, targets: Sequence[Any]) -> None:
+    def remember(self, subject: Subject, targets: Sequence[Any]) -> None:
         """Keep it all, unless it is too much, or targets are part of the input."""
         if not self.parts or self.too_much or _in_input(targets, self.parts[0].batch):
             return
-        batch = _joined([part.batch for part in self.parts], getattr(self.subject._encode, "pad_id", 0))
-        stamp = _stamp(self.subject)
-        if batch is None or stamp is None:
-            return
-        outputs = [self.subject.task.widened(part.output, batch.shape[1]) for part in self.parts]
-        if len({output.shape[1:] for output in outputs}) == 1:
-            order = torch.tensor(self.rows).argsort()
-            _last[self.subject] = Known(batch.take(order.tolist()), torch.cat(outputs)[order]), stamp
+        stamp = _stamp(subject)
+        if stamp is not None:
+            _last[subject] = self, stamp
+
+    def joined(self) -> Known | None:
+        """All in the order of the texts; None if the inputs or outputs of some have another form."""
+        batch = _joined([part.batch for part in self.parts], self.pad_id)
+        if batch is None:
+            return None
+        outputs = [self.task.widened(part.output, batch.shape[1]) for part in self.parts]
+        if len({output.shape[1:] for output in outputs}) > 1:
+            return None
+        order = torch.tensor(self.rows).argsort()
+        return Known(batch.take(order.tolist()), torch.cat(outputs)[order])
+
+
+_last: WeakKeyDictionary[Subject, tuple[Heard | Known | None, Stamp]] = WeakKeyDictionary()
+"""what was heard, and the stamp of that time; batches are joined when they are first asked for"""
 
 
 def _joined(batches: Sequence[Batch], pad_id: int) -> Batch | None:
@@ -112,7 +120,13 @@ def recall(subject: Subject, texts: Sequence[Text], targets: Sequence[Any] | Non
     last = _last.get(subject)
     if last is None:
         return None
-    (batch, output), stamp = last
+    known, stamp = last
+    if isinstance(known, Heard):
+        known = known.joined()
+        _last[subject] = known, stamp
+    if known is None:
+        return None
+    batch, output = known
     place = {text: i for i, text in enumerate(batch.texts)}
     if _in_input(targets, batch) or not all(text in place for text in texts):
         return None

@@ -195,6 +195,12 @@ class Subject:
         Targets, one for each text, matter only if they are part of the input: the continuation of a
         language model.
         """
+        batch = self.tokenized(texts, targets)
+        with outside_inference_mode():
+            return batch.to(self.device)
+
+    def tokenized(self, texts: Sequence[Text], targets: Sequence[Any] | None = None) -> Batch:
+        """The same, its tensors still where the encoder made them: a tokenizer's are on the CPU."""
         with outside_inference_mode():
             batch = _replace(self._encode([self.task.source(text) for text in texts]), texts=tuple(texts))
             batch = self.task.prepare(batch, None if targets is None else list(targets))
@@ -208,8 +214,7 @@ class Subject:
                 f"{type(self.module).__name__} gives a text another output when it is padded; explain texts "
                 f"of different lengths one at a time"
             )
-        with outside_inference_mode():
-            return batch.to(self.device)
+        return batch
 
     def check_sites(self, sites: Iterable[int]) -> tuple[int, ...]:
         """The sites as a tuple, or a SiteError for one that this subject does not have."""
