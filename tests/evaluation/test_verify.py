@@ -24,7 +24,7 @@ from masklens.evaluation.sufficiency import (
     suffices,
 )
 from masklens.evaluation.verify import Verifier, tied
-from masklens.records.verification import LEVEL, control_line
+from masklens.records.verification import LEVEL, control_line, from_record, verification_record
 from masklens.reports.labels import proof_sentences
 from records import make, proved
 
@@ -239,6 +239,17 @@ def test_a_verification_is_saved_with_its_record(tmp_path, ending):
         replace(make(), verification=proof) for proof in (proved(), proved(divergence=float("inf")), None)
     ]
     assert load(save(made, tmp_path / f"x.{ending}")) == made
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("needed", 10**30), ("needed", -1), ("removed", [-1]), ("p_value", np.nan), ("divergence", np.nan)],
+)
+def test_a_tampered_verification_is_refused(name, value):
+    row = verification_record(proved())
+    assert from_record(row) == proved()
+    with pytest.raises(ValueError):
+        from_record(row | {name: value})
 
 
 def test_the_packaged_model_passes_where_random_and_reversed_scores_fail():

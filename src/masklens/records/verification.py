@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, inf, isfinite
 from statistics import fmean
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from ..files.parquet import column_types
 
 Verdict = Literal["sufficient", "no better than random", "not sufficient", "ties", "no token needed"]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
 LEVEL = 0.1
 """an explanation passes if a random one does as well with at most this probability"""
 
@@ -21,35 +23,35 @@ LEVEL = 0.1
 class Verification:
     """The result of running the model with only the tokens that an explanation keeps."""
 
-    site: int
+    site: Count
     """the site whose scores were used"""
-    tokens: int
+    tokens: Count
     """how many tokens can be removed: all but special ones"""
-    needed: int
+    needed: Count
     """how many of these tokens were kept: the fewest that suffice, or those of a fixed choice"""
-    divergence: float
+    divergence: Annotated[float, Field(ge=-1)]  # rounding errors may be below 0
     """the divergence of the output from that of the whole text, in nats"""
     prediction_kept: bool
-    probability_before: float
+    probability_before: Number
     """the probability of the prediction (the class, the answer or the next token) for the whole text; for
     regression, the predicted number"""
-    probability_after: float
+    probability_after: Number
     """the same with the kept tokens alone"""
-    probability_without: float | None = None
+    probability_without: Number | None = None
     """the same without the kept tokens; None if the number of tokens was searched"""
-    random_without: float | None = None
+    random_without: Number | None = None
     """the same without as many random tokens, the median of ten choices"""
     verdict: Verdict | None = None
     """None if no random explanations were tried"""
-    p_value: float | None = None
+    p_value: Number | None = None
     """the probability that a random explanation tells the text's important tokens from the others as well"""
-    p_reversed: float | None = None
+    p_reversed: Number | None = None
     """the p-value of the reversed explanation, which should fail"""
-    random_needed: float | None = None
+    random_needed: Number | None = None
     """the median number of tokens that random orders need; None for a fixed choice of tokens"""
-    removed: tuple[int, ...] = ()
+    removed: tuple[Count, ...] = ()
     """the numbers of the removed tokens; empty if the explanation has other tokens than the model"""
-    opened: int = 0
+    opened: Count = 0
     """how many further tokens were kept to bring the text within the guard"""
 
     @property
