@@ -39,6 +39,8 @@ STEPS = 2**15 - 1
 """a score is stored as a whole number from -STEPS to STEPS, where STEPS stands for the site's largest
 score"""
 MISSING = -(2**15)
+GAMES = ("revealing", "hiding")
+"""the metrics that are shown first"""
 LONGEST_TOKEN = 200
 SCRIPTS = (
     "base.js",
@@ -102,6 +104,8 @@ class Grid:
     note: str = ""
     heat: Sequence[int] = ()
     """the columns whose cells are coloured by their numbers"""
+    percent: Sequence[int] = ()
+    """the columns of shares, which are shown in percent"""
     lead: bool = False
     """whether this table comes first in the report"""
     measures: Sequence[tuple[str, int]] = ()
@@ -344,8 +348,18 @@ def _clean(value: Any) -> Any:
 
 def evaluation_panels(table: Table) -> list[Panel]:
     """The result of `masklens.evaluate` as panels: the curves of the games, and the table."""
-    games = dict.fromkeys(game for curves in table.curves.values() for game in curves)
+    games = in_order({game for curves in table.curves.values() for game in curves})
     return [*(_game_chart(table, game) for game in games), _metrics_grid(table)]
+
+
+def in_order(metrics: Iterable[str]) -> list[str]:
+    """The metrics in the order in which every report shows them: the games, then the others by name."""
+    return sorted(metrics, key=lambda name: (name not in GAMES, name != GAMES[0], name))
+
+
+def with_arrow(table: Table, metric: str) -> str:
+    """The name of a metric, with an arrow that says whether high or low is better."""
+    return metric + {"higher": " ↑", "lower": " ↓"}.get(table.better.get(metric, ""), "")
 
 
 def _game_chart(table: Table, game: str) -> Chart:
@@ -375,10 +389,10 @@ def _best_rows(table: Table, metric: str) -> list[str]:
 
 
 def _metrics_grid(table: Table) -> Grid:
-    arrows = {"higher": " ↑", "lower": " ↓"}
-    columns = ["", *(name + arrows.get(table.better.get(name, ""), "") for name in table.metrics)]
+    metrics = in_order(table.metrics)
+    columns = ["", *(with_arrow(table, name) for name in metrics)]
     rows = [
-        [row_name(row), *(cells[name].value if name in cells else None for name in table.metrics)]
+        [row_name(row), *(cells[name].value if name in cells else None for name in metrics)]
         for row, cells in table.rows.items()
     ]
     return Grid("Faithfulness", columns, rows, " ".join(table.notes))

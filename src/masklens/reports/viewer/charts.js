@@ -183,7 +183,10 @@ function dataTable(grid) {
   const body = el("tbody"),
     order = { column: null, down: true };
   const numeric = grid.columns.map((_, c) => grid.rows.some((row) => typeof row[c] === "number"));
-  const heat = new Set(grid.heat);
+  const heat = new Set(grid.heat),
+    shares = new Set(grid.percent),
+    decimals = grid.columns.map((_, c) => decimalsOf(grid.rows.map((row) => row[c])));
+  const said = (value, c) => (shares.has(c) ? percent(value) : minus(value.toFixed(decimals[c])));
   const numbers = grid.rows.flatMap((row) => row.filter((v, c) => heat.has(c) && typeof v === "number"));
   const top = Math.max(...numbers.map(Math.abs), 1e-12),
     signed = numbers.some((v) => v < 0);
@@ -194,8 +197,9 @@ function dataTable(grid) {
       {
         class:
           [numeric[c] && "number", hot && colourOf(value / top, signed)].filter(Boolean).join(" ") || null,
+        title: typeof value === "number" ? exact(value) : null,
       },
-      typeof value === "number" ? exact(value) : value == null ? "" : isolated(String(value)),
+      typeof value === "number" ? said(value, c) : value == null ? "" : isolated(String(value)),
     );
   };
   const fill = () => {
@@ -228,6 +232,13 @@ function dataTable(grid) {
   );
   fill();
   return el("div", { class: "table" }, el("table", {}, el("thead", {}, el("tr", {}, ...heads)), body));
+}
+
+// How many decimals all numbers of a column have: none for counts, else two, or two digits of the largest.
+function decimalsOf(values) {
+  const numbers = values.filter((value) => typeof value === "number");
+  if (numbers.every(Number.isInteger)) return 0;
+  return Math.min(8, Math.max(2, 1 - Math.floor(Math.log10(Math.max(...numbers.map(Math.abs))))));
 }
 
 function compare(a, b) {
