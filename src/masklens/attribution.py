@@ -156,7 +156,7 @@ class Explanations(list[Attribution]):
         return "\n".join([_counted(len(self), "attribution"), *lines])
 
     def _repr_html_(self) -> str:
-        more = f"<p>{len(self) - SHOWN:,} more</p>" if self[SHOWN:] else ""
+        more = f'<div style="font:13px system-ui,sans-serif;opacity:.7">{len(self) - SHOWN:,} more</div>' if self[SHOWN:] else ""
         return "".join(a._repr_html_() for a in self[:SHOWN]) + more
 
 

@@ -27,7 +27,7 @@ from ..tasks.answers import exact_match
 from ..words import word_groups
 from .facts import answer, classes, sums
 from .fragment import palette, template
-from .labels import PARTS, chance, emerged, part_names, shortened, visible
+from .labels import PARTS, chance, emerged, part_names, readable_tokens, shortened, visible
 from .slices import add_columns
 
 if TYPE_CHECKING:
@@ -230,16 +230,17 @@ def layout_data(a: Attribution) -> dict[str, Any]:
     sources = a.sources
     groups = word_groups(sources, a.tokens, a.offsets, a.segments, a.special)
     word_of = {i: number for number, group in enumerate(groups) for i in group}
-    pieces = [_piece(a, i) for i in range(len(a.tokens))]
-    tokens = [_token(token) for token in a.tokens]
+    tokens = [_token(token) for token in readable_tokens(a)]
+    pieces = [_piece(a, i) or token for i, token in enumerate(tokens)]
+    raw = {i: _token(name) for i, name in enumerate(a.tokens) if _token(name) != tokens[i]}
     layout: dict[str, Any] = {
         "tokens": tokens,
         "pieces": [None if piece == token else piece for piece, token in zip(pieces, tokens, strict=True)],
         "special": [i for i, special in enumerate(a.special) if special],
         "glued": [i for i in range(1, len(a.tokens)) if _glued(a, i)],
         "words": [word_of[i] for i in range(len(a.tokens))],
-        "names": [_token(word) for word in a.words().tokens],
-    }
+        "names": [_token(word) for word in readable_tokens(a.words())],
+    } | ({"raw": raw} if raw else {})
     return layout if len(sources) == 1 else {**layout, "segments": list(a.segments), **answer(a)}
 
 
@@ -248,10 +249,9 @@ def _token(token: str) -> str:
 
 
 def _piece(a: Attribution, i: int) -> str:
-    """A token as it is written in the text, or its own name where it stands for no characters."""
+    """A token as it is written in the text; empty where it stands for no characters."""
     start, end = a.offsets[i]
-    written = a.sources[a.segments[i]][start:end].strip()
-    return _token(written if written and not a.special[i] else a.tokens[i])
+    return "" if a.special[i] else _token(a.sources[a.segments[i]][start:end].strip())
 
 
 def _glued(a: Attribution, i: int) -> bool:

@@ -128,6 +128,7 @@ function tellUnit(element, text, map) {
   showTip(element, view.units[i].name, [
     [siteName(map.sites[row]), exact(scores[i])],
     ["rank", scores[i] == null ? "none" : `${rankOf(scores, i)} of ${known}`],
+    ...(view.units[i].raw ? [["token", view.units[i].raw]] : []),
   ]);
 }
 
