@@ -265,7 +265,7 @@ def test_the_badge_is_that_of_the_site_with_one_layer_or_every(visit, page):
     explain(tab, "one badge")
     shown(tab, "one badge")
     assert tab.locator(".badge.over").all_inner_texts() == ["over inputs"]
-    tab.get_by_role("button", name="every layer").click()
+    tab.get_by_role("button", name="every layer", exact=True).click()
     explain(tab, "the same badge")
     shown(tab, "the same badge")
     assert tab.locator(".badge.over").all_inner_texts() == ["over inputs"]

@@ -12,8 +12,8 @@ import pytest
 from hostile import FORBIDDEN, HOSTILE
 from masklens.errors import TargetError
 from masklens.evaluation.table import Cell, Table
-from masklens.reports.labels import visible
 from masklens.reports.fragment import fragment
+from masklens.reports.labels import visible
 from masklens.reports.page import (
     MISSING,
     STEPS,

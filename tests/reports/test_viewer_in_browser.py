@@ -301,7 +301,7 @@ def test_the_set_has_one_look_a_method_and_is_drawn_without_scrolling(visit, tmp
     entries = [Entry(film(), "gradient"), Entry(film(), "lens")]
     tab = visit(written(tmp_path, [*entries, Entry(film(2), "lens")], panels=parts))
     tab.keyboard.press("s")
-    tab.wait_for_function("[...document.querySelectorAll('.part-slot')].every((slot) => slot.children.length)")
+    tab.wait_for_function("[...document.querySelectorAll('.part-slot')].every((s) => s.children.length)")
     looks = {}
     for key in tab.locator(".key").all():
         name = key.inner_text().split(",")[0]

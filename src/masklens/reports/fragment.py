@@ -17,7 +17,15 @@ import numpy as np
 from ..records.layers import row_name, site_name
 from .colours import MISSING, Scale, Theme, colours, hexadecimal, ink, scale
 from .facts import answer_tokens, class_parts
-from .labels import part_names, printable, proof_sentences, readable_tokens, shortened, with_probability
+from .labels import (
+    part_names,
+    printable,
+    proof_sentences,
+    readable_tokens,
+    shortened,
+    visible,
+    with_probability,
+)
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
@@ -26,6 +34,8 @@ if TYPE_CHECKING:
 LEVELS = 40
 """steps of colour between no score and the strongest"""
 LONGEST_TOKEN = 40
+LETTERS = 'style="font:13px/1.5 system-ui,sans-serif"'
+"""the letters of what stands around fragments, as in templates/fragment.html"""
 
 
 @dataclass(frozen=True)
@@ -111,10 +121,9 @@ def steps_fragment(generation: Generation) -> str:
     parts = []
     for i, whole in enumerate(generation.attributions()):
         one = replace(whole, sites=whole.sites[:1], scores=whole.scores[:1])
-        head = escape(printable(f"{one.target}   {generation.probabilities[i]:.0%}"))
-        parts.append(
-            f"<details{' open' if i == 0 else ''}><summary>{head}</summary>{fragment(one)}</details>"
-        )
+        head = escape(visible(f"{one.target.strip(' ')}   {generation.probabilities[i]:.0%}"))
+        start = f"<details{' open' if i == 0 else ''}><summary {LETTERS}>{head}</summary>"
+        parts.append(f"{start}{fragment(one)}</details>")
     return "\n".join(parts)
 
 
@@ -123,9 +132,7 @@ def picture(attribution: Attribution, per_site: bool = False) -> Picture:
     a, shown = attribution, scale(attribution, per_site)
     names = tuple(site_name(site) for site in a.sites)
     marked = set(answer_tokens(a))
-    columns = [
-        _column(a, shown, names, j, token, j in marked) for j, token in enumerate(readable_tokens(a))
-    ]
+    columns = [_column(a, shown, names, j, token, j in marked) for j, token in enumerate(readable_tokens(a))]
     settings = ((printable(row_name(str(name))), printable(str(value))) for name, value in a.settings.items())
     high = "1" if shown.strongest is None else f"{shown.strongest:.3g}"
     return Picture(
@@ -156,9 +163,7 @@ def _segments(a: Attribution, columns: Sequence[Column]) -> Iterator[Segment]:
         )
 
 
-def _column(
-    a: Attribution, shown: Scale, names: Sequence[str], j: int, token: str, answer: bool
-) -> Column:
+def _column(a: Attribution, shown: Scale, names: Sequence[str], j: int, token: str, answer: bool) -> Column:
     raw, cells = printable(a.tokens[j]) if token != a.tokens[j] else "", []
     for name, score, share in zip(names, a.scores[:, j], shown.values[:, j], strict=True):
         cells.append(_cell(float(share), shown.signed, f"{name}: {_signed(f'{score:.4g}')}"))

@@ -144,8 +144,9 @@ def _cells(table: Table | None, name: str, site: int | None, metrics: Sequence[s
 
 
 def _short(cell: Cell) -> str:
-    interval = "" if cell.low is None or cell.high is None else f" [{_digits(cell.low)}, {_digits(cell.high)}]"
-    return _digits(cell.value) + interval
+    if cell.low is None or cell.high is None:
+        return _digits(cell.value)
+    return f"{_digits(cell.value)} [{_digits(cell.low)}, {_digits(cell.high)}]"
 
 
 def _digits(value: float) -> str:

@@ -186,7 +186,8 @@ function dataTable(grid) {
   const heat = new Set(grid.heat),
     shares = new Set(grid.percent),
     decimals = grid.columns.map((_, c) => decimalsOf(grid.rows.map((row) => row[c])));
-  const said = (value, c) => (shares.has(c) ? percent(value) : minus(value.toFixed(decimals[c])));
+  const said = (value, c) =>
+    grid.exact ? exact(value) : shares.has(c) ? percent(value) : minus(value.toFixed(decimals[c]));
   const numbers = grid.rows.flatMap((row) => row.filter((v, c) => heat.has(c) && typeof v === "number"));
   const top = Math.max(...numbers.map(Math.abs), 1e-12),
     signed = numbers.some((v) => v < 0);

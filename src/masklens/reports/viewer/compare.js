@@ -213,6 +213,6 @@ function changeTable(first, row, second, otherRow) {
     "details",
     { class: "changes", open: true },
     el("summary", { class: "soft", text: "What changed most" }),
-    dataTable({ columns: ["before", "after", "change", "score before", "score after"], rows, heat: [2] }),
+    dataTable({ columns: ["before", "after", "change", "score before", "score after"], rows, heat: [2], exact: true }),
   );
 }
