@@ -269,5 +269,5 @@ def test_the_badge_is_that_of_the_site_with_one_layer_or_every(visit, page):
     explain(tab, "the same badge")
     shown(tab, "the same badge")
     assert tab.locator(".badge.over").all_inner_texts() == ["over inputs"]
-    tab.get_by_label("Layer").press("End")
+    tab.get_by_role("slider", name="Layer").press("End")
     assert tab.locator(".badge.over").all_inner_texts() == ["over states"]
