@@ -137,7 +137,7 @@ def summary(
             f"  {same} of {len(found)} predictions stay",
             f"  their probability goes from {before:.2f} to {after:.2f} on average",
             "",
-            "The hiding game (area under accuracy while the top words are hidden; lower is better):",
+            "The hiding game, each method at its best layer (lower is better):",
             *(f"  {name:<{width}}  {area:.2f}  {layer}".rstrip() for name, area, layer in areas),
             "",
             f"{line}.",
