@@ -158,7 +158,9 @@ class Explanations(list[Attribution]):
         return "\n".join([_counted(len(self), "attribution"), *lines])
 
     def _repr_html_(self) -> str:
-        more = f"<p>{len(self) - SHOWN:,} more</p>" if self[SHOWN:] else ""
+        from .reports.fragment import LETTERS
+
+        more = f"<div {LETTERS}>{len(self) - SHOWN:,} more</div>" if self[SHOWN:] else ""
         return "".join(a._repr_html_() for a in self[:SHOWN]) + more
 
 

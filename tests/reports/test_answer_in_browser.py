@@ -148,9 +148,9 @@ def test_nothing_sticks_out_of_a_narrow_window(visit, tmp_path, width):
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_folds_are_the_turns_and_the_answer():
+def test_folds_are_the_turns_the_end_of_the_template_and_the_answer():
     made = answered()
-    assert folds(made) == [("user", 0, 9), ("answer", 9, 13)]
+    assert folds(made) == [("user", 0, 9), ("template", 9, 10), ("answer", 10, 13)]
     assert folds(replace(made, turns=())) == [("prompt", 0, 10), ("answer", 10, 13)]
     data = generation_data([Answer(made, made.method)])
     assert data["sentences"] == [0, 1, 5, 9, 10]

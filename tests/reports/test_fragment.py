@@ -156,3 +156,8 @@ def test_the_answer_of_a_question_is_marked(sites):
     assert re.findall(r"<bdi style=.text-decoration:underline[^>]*>([^<]+)<", html) == ["won", "it"]
     assert "underlined: the answer" in html
     assert "underline" not in fragment(pair)
+
+
+def test_the_scale_says_what_its_ends_and_the_numbers_mean():
+    assert "against · for the target · numbers: hundredths of 4" in fragment(make())
+    assert "against" not in fragment(make(scores=np.array([[0.0, 4.0, 1.0], [0.5, 2.0, 0.0]])))

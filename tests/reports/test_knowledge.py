@@ -53,3 +53,10 @@ def test_the_line_says_which_words_stay_and_which_go_where():
         "drowns stays to the end; plot: no longer needed at block 1; great: no longer needed at embeddings"
     )
     assert emerged(attribution("states")) == ""
+
+
+def test_the_line_leaves_out_words_whose_need_comes_and_goes():
+    again = attribution()
+    again.scores[0, 2] = 0.1  # plot: dropped, kept, dropped
+    again.scores[1, 3] = 0.1  # drowns: kept, dropped, kept
+    assert emerged(again) == "great: no longer needed at embeddings"

@@ -237,3 +237,37 @@ def test_the_page_opens_at_the_words_with_every_layer_off(visit, page):
     shown(tab, "at every layer")
     assert tab.locator(".site-name").inner_text() == "words"
     assert tab.locator(".map").count() == 1
+
+
+def test_choices_are_kept_over_a_reload(visit, page):
+    tab = visit(page)
+    for name in ("occlusion", "integrated_gradients", "every layer"):
+        tab.get_by_role("button", name=name, exact=True).click()
+    pressed = tab.locator(".composer [aria-pressed=true]")
+    before = pressed.all_inner_texts()
+    assert "occlusion" in before and "every layer" in before and "integrated_gradients" not in before
+    tab.reload()
+    tab.locator(".composer").wait_for()
+    assert pressed.all_inner_texts() == before
+
+
+def test_a_second_text_is_asked_for_only_on_request(visit, page):
+    tab = visit(page)
+    assert tab.locator(".composer textarea").count() == 1
+    tab.get_by_role("button", name="add a second text").click()
+    assert tab.locator(".composer textarea").count() == 2
+    tab.get_by_role("button", name="one text").click()
+    assert tab.locator(".composer textarea").count() == 1
+
+
+def test_the_badge_is_that_of_the_site_with_one_layer_or_every(visit, page):
+    tab = visit(page)
+    explain(tab, "one badge")
+    shown(tab, "one badge")
+    assert tab.locator(".badge.over").all_inner_texts() == ["over inputs"]
+    tab.get_by_role("button", name="every layer", exact=True).click()
+    explain(tab, "the same badge")
+    shown(tab, "the same badge")
+    assert tab.locator(".badge.over").all_inner_texts() == ["over inputs"]
+    tab.get_by_role("slider", name="Layer").press("End")
+    assert tab.locator(".badge.over").all_inner_texts() == ["over states"]

@@ -12,6 +12,7 @@ import pytest
 from hostile import FORBIDDEN, HOSTILE
 from masklens.errors import TargetError
 from masklens.evaluation.table import Cell, Table
+from masklens.reports.fragment import fragment
 from masklens.reports.labels import visible
 from masklens.reports.page import (
     MISSING,
@@ -77,6 +78,23 @@ def test_pieces_words_and_gaps():
     assert layout["words"] == [0, 1, 1, 2, 3]
     assert layout["names"] == ["[CLS]", "unbelievably", "good", "[SEP]"]
     assert "segments" not in layout
+
+
+BYTES = replace(
+    make(tokens=("Ċ", "ĠÃ©t", "Ġ", "ok"), scores=np.array([[1.0, 2.0, 0.0, -1.0]]), text="\n ét  ok"),
+    offsets=((0, 1), (1, 4), (4, 5), (6, 8)),
+)
+
+
+def test_tokens_written_in_signs_for_bytes_are_shown_by_their_text():
+    layout = layout_data(BYTES)
+    assert layout["tokens"] == ["↵", "ét", "␣", "ok"]
+    assert layout["raw"] == {0: "Ċ", 1: "ĠÃ©t", 2: "Ġ"}
+    assert "raw" not in layout_data(PIECES)
+    html = fragment(BYTES)
+    assert "Ċ · words: 1" in html and "<bdi>↵</bdi>" in html and "<bdi>Ċ</bdi>" not in html
+    drawn = " ".join(text.get_text() for text in BYTES.plot().texts)
+    assert "↵" in drawn and "ét" in drawn and "Ġ" not in drawn
 
 
 def test_a_pair_says_which_text_a_token_is_from():
@@ -145,6 +163,23 @@ def test_curves_of_the_games_show_the_best_site():
     assert chart.series == {"a, block 1": [1.0, 0.2], "random": [1.0, 0.6]}
     assert (chart.x, chart.x_name) == ([0.0, 100.0], "% of tokens hidden")
     assert grid.rows == [["a, embeddings", 0.4], ["a, block 1", 0.2], ["random", 0.6]]
+
+
+def test_the_games_come_first_in_every_report():
+    values = {"hiding": Cell(0.5, 0.4, 0.6), "divergence": Cell(0.0123), "revealing": Cell(0.8)}
+    for names in (list(values), list(values)[::-1]):
+        table = Table(
+            rows={"gradient": {name: values[name] for name in names}},
+            better={"hiding": "lower", "revealing": "higher", "divergence": "lower"},
+            curves={"gradient": {name: [1.0, 0.5] for name in names if name != "divergence"}},
+        )
+        *charts, grid = evaluation_panels(table)
+        assert [chart.title for chart in charts] == ["The revealing game", "The hiding game"]
+        assert grid.columns == ["", "revealing ↑", "hiding ↓", "divergence ↓"]
+        shown = [Entry(make(text=text), "gradient", [proved()]) for text in ("one", "two")]
+        ranking = proof_panels(by_name(shown), table=table)[0]
+        assert ranking.columns[5:] == ["revealing ↑", "hiding ↓", "divergence ↓"]
+        assert ranking.rows[0][5:] == ["0.80", "0.50 [0.40, 0.60]", "0.012"]
 
 
 def test_parts_are_plain_and_rounded():

@@ -130,7 +130,7 @@ def test_a_chat_is_typed_answered_and_looked_at(visit, browser, subject):
         steps = tab.locator(".answer-steps .step")
         steps.nth(2).wait_for()
         assert steps.count() == 3
-        assert tab.locator(".fold summary b").all_inner_texts() == ["user", "user", "answer"]
+        assert tab.locator(".fold summary b").all_inner_texts() == ["user", "user", "template"]
         assert tab.locator(".card h2").all_inner_texts() == ["gradient"]
         assert tab.locator(".map .column").count() > 10
         assert tab.locator(".lens-cell").count() == len(subject.sites)

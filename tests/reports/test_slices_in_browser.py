@@ -130,7 +130,8 @@ def table_of(tab, title):
     card = tab.locator(".part-grid", has=tab.get_by_role("heading", name=title, exact=True))
     card.scroll_into_view_if_needed()
     card.locator("tbody tr").first.wait_for()  # drawn when it comes near the screen
-    rows = card.locator("tbody tr").evaluate_all("r => r.map(e => [...e.cells].map(c => c.innerText))")
+    exact = "r => r.map(e => [...e.cells].map(c => c.title || c.innerText))"  # a tooltip has all digits
+    rows = card.locator("tbody tr").evaluate_all(exact)
     return [(name, layer, *(float(value or "inf") for value in values)) for name, layer, *values in rows]
 
 

@@ -274,6 +274,46 @@ def test_a_phone_has_the_list_behind_a_button(visit, report):
     assert not tab.locator(".panel").is_visible()
 
 
+def test_the_list_counts_the_explanations_that_pass(visit, report):
+    tab = visit(report)
+    marks = tab.locator(".list .marks")
+    assert marks.all_inner_texts() == ["2/2", "2/2", "1/2"]
+    title = marks.nth(2).locator("span").get_attribute("title")
+    assert title.startswith("1 of 2 explanations pass") and "gradient: no better than random" in title
+    tab.locator(".pill", has_text="gradient").click()
+    assert marks.all_inner_texts() == ["1/1", "1/1", "1/1"]
+
+
+def test_numbers_are_explained_in_the_legend(visit, report):
+    tab = visit(report)
+    assert "numbers" not in tab.locator(".legend").first.inner_text()
+    tab.keyboard.press("n")
+    top = abs(SCORES[:, 1:-1]).max()
+    assert f"numbers: hundredths of {top:.4g}" in tab.locator(".legend").first.inner_text()
+    assert "numbers: percent" in tab.locator(".legend").nth(1).inner_text()
+
+
+def test_the_set_has_one_look_a_method_and_is_drawn_without_scrolling(visit, tmp_path):
+    parts = [
+        Chart("Layers", {"gradient": [0.2, 0.8], "lens": [0.1, 0.2]}, [0, 1]),
+        Chart("A game", {"lens, block 1": [0.5, 0.6], "random": [0, 1], "gradient": [0, 1]}, [0, 1]),
+        Grid("Shares", ["name", "share", "size"], [["a", 0.58333, 0.0123], ["b", 0, 3.5]], percent=[1]),
+        *(Cloud("good", [("heavy", 2.0)] * 30, name="lens") for _ in range(9)),
+    ]
+    entries = [Entry(film(), "gradient"), Entry(film(), "lens")]
+    tab = visit(written(tmp_path, [*entries, Entry(film(2), "lens")], panels=parts))
+    tab.keyboard.press("s")
+    tab.wait_for_function("[...document.querySelectorAll('.part-slot')].every((s) => s.children.length)")
+    looks = {}
+    for key in tab.locator(".key").all():
+        name = key.inner_text().split(",")[0]
+        looks.setdefault(name, set()).add(key.locator("path").first.get_attribute("class"))
+    assert {name: len(found) for name, found in looks.items()} == {"gradient": 1, "lens": 1, "random": 1}
+    assert len(set.union(*looks.values())) == 3
+    assert tab.locator(".part-grid td").all_inner_texts() == ["a", "58%", "0.01", "b", "0%", "3.50"]
+    assert tab.locator(".part-cloud h2").first.inner_text() == "lens: good"
+
+
 def test_text_from_right_to_left_and_pairs(visit, tmp_path):
     words = ("שלום", "עולם", "טוב")
     hebrew = replace(make(tokens=words, scores=np.ones((2, 3)), text="שלום עולם טוב"), special=(False,) * 3)

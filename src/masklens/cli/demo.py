@@ -116,8 +116,8 @@ def summary(
     table: Table,
     line: str,
 ) -> str:
-    """One paragraph: what was explained, what the lens drops, how that changes the output, and how the
-    methods compare."""
+    """Short lines: what was explained, what the lens drops, how that changes the output, and how the methods
+    compare."""
     found = sets[INPUTS]
     right = sum(a.prediction == label for a, label in zip(found, labels, strict=True))
     removed = sum(proof.share_removed for proof in proofs) / len(proofs)
@@ -126,20 +126,27 @@ def summary(
         sum(getattr(proof, f"probability_{when}") for proof in proofs) / len(proofs)
         for when in ("before", "after")
     )
-    games = ", ".join(_best_layer(table, name, chosen[0].sites) for name, chosen in sets.items())
-    return (
-        f"The packaged model reads {len(found)} reviews and gets {right} right. From what it knows at its "
-        f"last block, the lens over inputs drops {removed:.0%} of the words; with these really taken out, "
-        f"{same} of {len(found)} predictions stay, and their probability goes from {before:.2f} to "
-        f"{after:.2f} on average. In the hiding game (the area under accuracy while the words that "
-        f"a method ranks highest are hidden; lower is better) the best layer of each method has: {games}; "
-        f"random order has {table['random']['hiding'].value:.2f}. With {line}. The report shows all of it, "
-        f"text by text and layer by layer."
+    areas = [_best_layer(table, name, chosen[0].sites) for name, chosen in sets.items()]
+    areas.append(("random order", table["random"]["hiding"].value, ""))
+    width = max(len(name) for name, *_ in areas)
+    return "\n".join(
+        [
+            f"The packaged model reads {len(found)} reviews and gets {right} right.",
+            "",
+            f"At its last block, the lens over inputs drops {removed:.0%} of the words. Without these:",
+            f"  {same} of {len(found)} predictions stay",
+            f"  their probability goes from {before:.2f} to {after:.2f} on average",
+            "",
+            "The hiding game, each method at its best layer (lower is better):",
+            *(f"  {name:<{width}}  {area:.2f}  {layer}".rstrip() for name, area, layer in areas),
+            "",
+            f"{line}.",
+        ]
     )
 
 
-def _best_layer(table: Table, name: str, sites: Sequence[int]) -> str:
-    """In words: a method, its smallest hiding area over layers, and the layer with that area."""
+def _best_layer(table: Table, name: str, sites: Sequence[int]) -> tuple[str, float, str]:
+    """A method, its smallest hiding area over layers, and the layer with that area."""
     areas = {site: table[name if len(sites) == 1 else f"{name}@{site}"]["hiding"].value for site in sites}
     best = min(areas, key=lambda site: areas[site])
-    return f"{name} {areas[best]:.2f} ({site_name(best)})"
+    return name, areas[best], site_name(best)

@@ -17,7 +17,16 @@ import numpy as np
 from ..records.layers import row_name, site_name
 from .colours import MISSING, Scale, Theme, colours, hexadecimal, ink, scale
 from .facts import answer_tokens, class_parts
-from .labels import other_target, part_names, printable, proof_sentences, shortened, with_probability
+from .labels import (
+    other_target,
+    part_names,
+    printable,
+    proof_sentences,
+    readable_tokens,
+    shortened,
+    visible,
+    with_probability,
+)
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
@@ -26,6 +35,8 @@ if TYPE_CHECKING:
 LEVELS = 40
 """steps of colour between no score and the strongest"""
 LONGEST_TOKEN = 40
+LETTERS = 'style="font:13px/1.5 system-ui,sans-serif"'
+"""the letters of what stands around fragments, as in templates/fragment.html"""
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,8 @@ class Column:
     """One token and its cells, one per site."""
 
     token: str
+    raw: str
+    """the tokenizer's own name of the token, if it is shown by its text; else empty"""
     special: bool
     answer: bool
     """whether the token belongs to the predicted answer"""
@@ -73,6 +86,8 @@ class Picture:
     """the colours from the weakest to the strongest"""
     low: str
     high: str
+    meaning: str
+    """what the ends of the scale stand for, if scores have a sign; else empty"""
     unit: str
     proof: str
     """the result of the verification, in a sentence; empty if it was not tried"""
@@ -107,10 +122,9 @@ def steps_fragment(generation: Generation) -> str:
     parts = []
     for i, whole in enumerate(generation.attributions()):
         one = replace(whole, sites=whole.sites[:1], scores=whole.scores[:1])
-        head = escape(printable(f"{one.target}   {generation.probabilities[i]:.0%}"))
-        parts.append(
-            f"<details{' open' if i == 0 else ''}><summary>{head}</summary>{fragment(one)}</details>"
-        )
+        head = escape(visible(f"{one.target.strip(' ')}   {generation.probabilities[i]:.0%}"))
+        start = f"<details{' open' if i == 0 else ''}><summary {LETTERS}>{head}</summary>"
+        parts.append(f"{start}{fragment(one)}</details>")
     return "\n".join(parts)
 
 
@@ -119,7 +133,7 @@ def picture(attribution: Attribution, per_site: bool = False) -> Picture:
     a, shown = attribution, scale(attribution, per_site)
     names = tuple(site_name(site) for site in a.sites)
     marked = set(answer_tokens(a))
-    columns = [_column(a, shown, names, j, j in marked) for j in range(len(a.tokens))]
+    columns = [_column(a, shown, names, j, token, j in marked) for j, token in enumerate(readable_tokens(a))]
     settings = ((printable(row_name(str(name))), printable(str(value))) for name, value in a.settings.items())
     high = "1" if shown.strongest is None else f"{shown.strongest:.3g}"
     return Picture(
@@ -135,7 +149,8 @@ def picture(attribution: Attribution, per_site: bool = False) -> Picture:
         legend=_legend(shown.signed),
         low=f"−{high}" if shown.signed else "0",
         high=high,
-        unit=_unit(a, per_site),
+        meaning="" if not shown.signed else "against · for the target",
+        unit=_unit(a, per_site, high),
         proof=f"{site_name(a.verification.site)}: {proof_sentences(a.verification)}{other_target(a)}"
         if a.verification
         else "",
@@ -149,11 +164,11 @@ def _segments(a: Attribution, columns: Sequence[Column]) -> Iterator[Segment]:
         )
 
 
-def _column(a: Attribution, shown: Scale, names: Sequence[str], j: int, answer: bool) -> Column:
-    token, cells = printable(a.tokens[j]), []
+def _column(a: Attribution, shown: Scale, names: Sequence[str], j: int, token: str, answer: bool) -> Column:
+    raw, cells = printable(a.tokens[j]) if token != a.tokens[j] else "", []
     for name, score, share in zip(names, a.scores[:, j], shown.values[:, j], strict=True):
         cells.append(_cell(float(share), shown.signed, f"{name}: {_signed(f'{score:.4g}')}"))
-    return Column(shortened(token, LONGEST_TOKEN), a.special[j], answer, tuple(cells))
+    return Column(shortened(printable(token), LONGEST_TOKEN), raw, a.special[j], answer, tuple(cells))
 
 
 def _cell(share: float, signed: bool, about: str) -> Cell:
@@ -168,10 +183,10 @@ def _legend(signed: bool) -> tuple[Cell, ...]:
     return tuple(_cell(float(s), signed, "") for s in np.linspace(-1.0 if signed else 0.0, 1.0, 17))
 
 
-def _unit(a: Attribution, per_site: bool) -> str:
+def _unit(a: Attribution, per_site: bool, high: str) -> str:
     if per_site:
-        return "numbers are hundredths of each layer's largest score"
-    return "numbers are percent" if a.merge == "max" else "numbers are hundredths of the largest score"
+        return "numbers: hundredths of each layer's largest score"
+    return "numbers: percent" if a.merge == "max" else f"numbers: hundredths of {high}"
 
 
 def _signed(number: str) -> str:

@@ -102,17 +102,17 @@ def _guesses(guesses: Sequence[Guess]) -> list[Any]:
 def folds(g: Generation) -> list[tuple[str, int, int]]:
     """The parts of the text, as ranges of units with names: the turns of the prompt, and the answer.
 
-    The text that a template adds before a turn belongs to the turn.
+    The text that a template adds before a turn belongs to the turn; after the last turn it is a part of its
+    own.
     """
     parts, start = [], 0
-    first = max(g.units[: g.places[0]]) + 1 if g.places else 0
+    first = sum(begin < len(g.prompt) for begin, _ in g.offsets)
     for turn in g.turns or ():
         inside = [i for i, (a, b) in enumerate(g.offsets) if a < turn.end and turn.start < b]
         end = max(inside, default=start - 1) + 1
         if end > start:
             parts.append((turn.role, start, end))
             start = end
-    if start < first and not parts:
-        parts.append(("prompt", start, first))
-        start = first
-    return [*parts, ("answer", start, len(g.tokens))]
+    if start < first:
+        parts.append(("template" if parts else "prompt", start, first))
+    return [*parts, ("answer", first, len(g.tokens))]

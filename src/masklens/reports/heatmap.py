@@ -22,7 +22,7 @@ from matplotlib.textpath import text_to_path
 
 from ..records.layers import site_name
 from .colours import MISSING, Scale, colours, ink, scale
-from .labels import caption, part_names, printable, shortened
+from .labels import caption, part_names, printable, readable, readable_tokens, shortened
 from .terminal import blocks
 
 if TYPE_CHECKING:
@@ -126,9 +126,11 @@ def plot_steps(generation: Generation, ax: Axes | None = None, site: int = 0) ->
     norm = Normalize(-largest if signed else 0.0, largest)
     shown = np.ma.masked_array(scores, unseen)
     drawn = ax.imshow(shown, cmap=_colour_map(signed), norm=norm, aspect="auto")
-    names = [shortened(printable(name), 20) for name in g.tokens[:count]]
+    tokens = [readable(token, g.text[slice(*span)]) for token, span in zip(g.tokens, g.offsets, strict=True)]
+    steps = [readable(name, piece) for name, piece in zip(g.steps, g.pieces, strict=True)]
+    names = [shortened(printable(name), 20) for name in tokens[:count]]
     ax.set_xticks(range(count), names, rotation=90)
-    ax.set_yticks(range(len(g)), [shortened(printable(name), 20) for name in g.steps])
+    ax.set_yticks(range(len(g)), [shortened(printable(name), 20) for name in steps])
     ax.set_title(f"{printable(g.method)} · {site_name(site)}", fontsize=FONT)
     ax.figure.colorbar(drawn, ax=ax)
     return ax
@@ -272,7 +274,7 @@ def _title(attribution: Attribution) -> str:
 
 
 def _tokens(attribution: Attribution) -> list[str]:
-    return [_drawable(shortened(token, 24)) for token in attribution.tokens]
+    return [_drawable(shortened(token, 24)) for token in readable_tokens(attribution)]
 
 
 def _write(ax: Axes, x: float, y: float, text: str, size: float, **style: Any) -> None:

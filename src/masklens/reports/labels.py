@@ -147,6 +147,21 @@ def _picture(character: str) -> str:
     return {"\n": "\u21b5", "\t": "\u21e5"}.get(character, f"\u27e8U+{ord(character):04X}\u27e9")
 
 
+def readable(token: str, written: str) -> str:
+    """How a token is shown: by its text, if the tokenizer names it with signs for bytes or spaces that are
+    not in its text; else by its name."""
+    if not written or all(character.isascii() or character in written for character in token):
+        return token
+    return visible(written.strip(" ")) or "\u2423"
+
+
+def readable_tokens(attribution: Attribution) -> list[str]:
+    """How the tokens of a record are shown."""
+    a = attribution
+    placed = zip(a.tokens, a.offsets, a.segments, strict=True)
+    return [readable(token, a.sources[segment][start:end]) for token, (start, end), segment in placed]
+
+
 def shortened(text: str, length: int) -> str:
     """At most `length` characters of a text."""
     return text if len(text) <= length else text[: length - 1] + "…"
@@ -156,7 +171,8 @@ def emerged(attribution: Attribution) -> str:
     """One line about a text and a lens over inputs: which words are kept at the last layer, and at which
     layer the others are dropped.
 
-    A word counts as dropped at the first layer after which it is never kept. Punctuation is left out.
+    Only words that are kept at every layer up to their last one are named: a word that is dropped once, and
+    stays so. Punctuation is left out.
     """
     if attribution.settings.get("over") != "inputs" or len(attribution.sites) < 2:
         return ""
@@ -165,8 +181,8 @@ def emerged(attribution: Attribution) -> str:
     last = [int(column.nonzero()[0].max(initial=-1)) for column in kept.T]  # the last site that keeps it
     named = [
         (printable(word), site)
-        for word, site, special in zip(words.tokens, last, words.special, strict=True)
-        if not special and any(map(str.isalnum, word))
+        for word, site, special, column in zip(words.tokens, last, words.special, kept.T, strict=True)
+        if not special and any(map(str.isalnum, word)) and column[: site + 1].all()
     ]
     end = len(words.sites) - 1
     stay = [word for word, site in named if site == end]

@@ -27,7 +27,7 @@ from ..tasks.answers import exact_match
 from ..words import word_groups
 from .facts import answer, classes, sums
 from .fragment import palette, template
-from .labels import PARTS, chance, emerged, part_names, shortened, visible
+from .labels import PARTS, chance, emerged, part_names, readable_tokens, shortened, visible
 from .slices import add_columns
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ STEPS = 2**15 - 1
 """a score is stored as a whole number from -STEPS to STEPS, where STEPS stands for the site's largest
 score"""
 MISSING = -(2**15)
+GAMES = ("revealing", "hiding")
+"""the metrics that are shown first"""
 LONGEST_TOKEN = 200
 SCRIPTS = (
     "base.js",
@@ -102,6 +104,8 @@ class Grid:
     note: str = ""
     heat: Sequence[int] = ()
     """the columns whose cells are coloured by their numbers"""
+    percent: Sequence[int] = ()
+    """the columns of shares, which are shown in percent"""
     lead: bool = False
     """whether this table comes first in the report"""
     measures: Sequence[tuple[str, int]] = ()
@@ -226,16 +230,17 @@ def layout_data(a: Attribution) -> dict[str, Any]:
     sources = a.sources
     groups = word_groups(sources, a.tokens, a.offsets, a.segments, a.special)
     word_of = {i: number for number, group in enumerate(groups) for i in group}
-    pieces = [_piece(a, i) for i in range(len(a.tokens))]
-    tokens = [_token(token) for token in a.tokens]
+    tokens = [_token(token) for token in readable_tokens(a)]
+    pieces = [_piece(a, i) or token for i, token in enumerate(tokens)]
+    raw = {i: _token(name) for i, name in enumerate(a.tokens) if _token(name) != tokens[i]}
     layout: dict[str, Any] = {
         "tokens": tokens,
         "pieces": [None if piece == token else piece for piece, token in zip(pieces, tokens, strict=True)],
         "special": [i for i, special in enumerate(a.special) if special],
         "glued": [i for i in range(1, len(a.tokens)) if _glued(a, i)],
         "words": [word_of[i] for i in range(len(a.tokens))],
-        "names": [_token(word) for word in a.words().tokens],
-    }
+        "names": [_token(word) for word in readable_tokens(a.words())],
+    } | ({"raw": raw} if raw else {})
     return layout if len(sources) == 1 else {**layout, "segments": list(a.segments), **answer(a)}
 
 
@@ -244,10 +249,9 @@ def _token(token: str) -> str:
 
 
 def _piece(a: Attribution, i: int) -> str:
-    """A token as it is written in the text, or its own name where it stands for no characters."""
+    """A token as it is written in the text; empty where it stands for no characters."""
     start, end = a.offsets[i]
-    written = a.sources[a.segments[i]][start:end].strip()
-    return _token(written if written and not a.special[i] else a.tokens[i])
+    return "" if a.special[i] else _token(a.sources[a.segments[i]][start:end].strip())
 
 
 def _glued(a: Attribution, i: int) -> bool:
@@ -344,8 +348,18 @@ def _clean(value: Any) -> Any:
 
 def evaluation_panels(table: Table) -> list[Panel]:
     """The result of `masklens.evaluate` as panels: the curves of the games, and the table."""
-    games = dict.fromkeys(game for curves in table.curves.values() for game in curves)
+    games = in_order({game for curves in table.curves.values() for game in curves})
     return [*(_game_chart(table, game) for game in games), _metrics_grid(table)]
+
+
+def in_order(metrics: Iterable[str]) -> list[str]:
+    """The metrics in the order in which every report shows them: the games, then the others by name."""
+    return sorted(metrics, key=lambda name: (name not in GAMES, name != GAMES[0], name))
+
+
+def with_arrow(table: Table, metric: str) -> str:
+    """The name of a metric, with an arrow that says whether high or low is better."""
+    return metric + {"higher": " ↑", "lower": " ↓"}.get(table.better.get(metric, ""), "")
 
 
 def _game_chart(table: Table, game: str) -> Chart:
@@ -375,10 +389,10 @@ def _best_rows(table: Table, metric: str) -> list[str]:
 
 
 def _metrics_grid(table: Table) -> Grid:
-    arrows = {"higher": " ↑", "lower": " ↓"}
-    columns = ["", *(name + arrows.get(table.better.get(name, ""), "") for name in table.metrics)]
+    metrics = in_order(table.metrics)
+    columns = ["", *(with_arrow(table, name) for name in metrics)]
     rows = [
-        [row_name(row), *(cells[name].value if name in cells else None for name in table.metrics)]
+        [row_name(row), *(cells[name].value if name in cells else None for name in metrics)]
         for row, cells in table.rows.items()
     ]
     return Grid("Faithfulness", columns, rows, " ".join(table.notes))

@@ -9,10 +9,10 @@ import numpy as np
 
 from ..records.layers import site_name
 from ..records.verification import LEVEL, control_line, standing
-from .page import Chart, Entry, Grid, Panel, layer_chart
+from .page import Chart, Entry, Grid, Panel, in_order, layer_chart, with_arrow
 
 if TYPE_CHECKING:
-    from ..evaluation.table import Table
+    from ..evaluation.table import Cell, Table
     from ..records.verification import Verification
 
 Proofs = Mapping[str, Mapping[int, Sequence["Verification"]]]
@@ -60,7 +60,7 @@ def proof_panels(
     ]
     measures = [(name, site) for name, at in means.items() for site in at]
     columns = ["method", "layer", "texts", *MEASURED]
-    every = Grid("Verification", columns, rows, "Means over texts.", measures=measures)
+    every = Grid("Verification", columns, rows, "Means over texts.", percent=[3, 4], measures=measures)
     return [ranking_grid(proofs, random, table, seconds or {}), *_charts(means), every]
 
 
@@ -94,7 +94,7 @@ def ranking_grid(
     """The table of the methods at their best layers, best first, then random orders and reversed scores."""
     best = {name: _best(at) for name, at in proofs.items()}
     names = sorted(best, key=lambda name: standing(proofs[name][best[name]]), reverse=True)
-    metrics = list(table.metrics) if table else []
+    metrics = in_order(table.metrics) if table else []
     rows = [
         [name, site_name(best[name]), *_figures(proofs[name][best[name]])]
         + [seconds.get(name), *_cells(table, name, best[name], metrics)]
@@ -114,8 +114,9 @@ def ranking_grid(
         + "; ".join(lines)
         + "."
     )
-    columns = ["method", "best layer", "texts that pass ↑", "tokens needed ↓", "seconds a text", *metrics]
-    return Grid("Which method?", columns, rows, note, lead=True)
+    columns = ["method", "best layer", "texts that pass ↑", "tokens needed ↓", "seconds a text"]
+    columns += [with_arrow(table, metric) for metric in metrics] if table else []
+    return Grid("Which method?", columns, rows, note, percent=[2, 3], lead=True)
 
 
 def _best(at: Mapping[int, Sequence[Verification]]) -> int:
@@ -135,8 +136,19 @@ def _reversed(proofs: Sequence[Verification]) -> float | None:
 
 
 def _cells(table: Table | None, name: str, site: int | None, metrics: Sequence[str]) -> list[Any]:
-    """The row of an evaluation, with its intervals."""
+    """The row of an evaluation, with its intervals, in two digits."""
     if table is None:
         return []
     row = table.rows.get(f"{name}@{site}") or table.rows.get(name) or {}
-    return [str(row[metric]) if metric in row else None for metric in metrics]
+    return [_short(row[metric]) if metric in row else None for metric in metrics]
+
+
+def _short(cell: Cell) -> str:
+    if cell.low is None or cell.high is None:
+        return _digits(cell.value)
+    return f"{_digits(cell.value)} [{_digits(cell.low)}, {_digits(cell.high)}]"
+
+
+def _digits(value: float) -> str:
+    """A number with two decimals; one that is close to 0 with two digits."""
+    return f"{value:.2g}" if 0 < abs(value) < 0.095 else f"{value:.2f}"

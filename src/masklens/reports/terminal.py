@@ -25,6 +25,8 @@ from .labels import (
     printable,
     proof_details,
     proof_sentences,
+    readable,
+    readable_tokens,
     shortened,
     window_note,
     with_probability,
@@ -64,7 +66,7 @@ class HeatMap:
         if window_note(a):
             yield Text(window_note(a), "dim")
         shown = scale(a)
-        tokens = [printable(token) for token in a.tokens]
+        tokens = [printable(token) for token in readable_tokens(a)]
         widths = [max(cell_len(token), 5) for token in tokens]
         names, seen = part_names(a), -1
         for columns in blocks(widths, options.max_width - LABEL_WIDTH, segments=a.segments):
@@ -96,7 +98,8 @@ class AnswerMap:
         ]
         shares = np.array(scores) / (np.nanmax(np.abs(scores)) or 1.0)
         signed = bool((g.scores[:, 0] < 0).any())
-        names = [shortened(printable(token), LONGEST_NAME) for token in g.tokens[: max(seen)]]
+        written = [readable(one, g.text[slice(*span)]) for one, span in zip(g.tokens, g.offsets, strict=True)]
+        names = [shortened(printable(token), LONGEST_NAME) for token in written[: max(seen)]]
         widths = [max(cell_len(name), 5) for name in names]
         for columns in blocks(widths, options.max_width - LABEL_WIDTH):
             table = _grid(widths[columns.start : columns.stop], style="bold", no_wrap=True)

@@ -48,8 +48,25 @@ function range(values) {
   return [low, low === 0 && high > 0.75 && high <= 1 ? 1 : high];
 }
 
+// A line of a chart is a method, "method, layer", or something else, such as random orders.
+const methodNames = () => [...new Set(data.texts.flatMap((text) => text.maps.map((map) => map.name)))];
+const methodOf = (name, methods) =>
+  methods.find((method) => name === method || name.startsWith(`${method}, `)) ?? name;
+
+// The numbers of the looks of lines: a method has the same in all charts of a report.
+let lineOrder = null;
+function lineNumbers(names) {
+  const methods = methodNames(),
+    charts = data.parts.filter((part) => part.kind === "chart");
+  lineOrder ??= [
+    ...new Set([...methods, ...charts.flatMap((part) => part.series.map(([name]) => methodOf(name, methods)))]),
+  ];
+  const numbers = names.map((name) => lineOrder.indexOf(methodOf(name, methods)));
+  return new Set(numbers).size === names.length ? numbers : names.map((_, n) => n);
+}
+
 // A chart of {series: [[name, [y]]], x, x_name, y_name, ticks}; hovering tells the values at the nearest x.
-function lineChart(chart, height = 250) {
+function lineChart(chart, height = 250, looks = chart.series.map((_, n) => n)) {
   const width = innerWidth < 600 ? 340 : 520,
     inner = { left: 46, right: width - 14, top: 12, bottom: height - (chart.x_name ? 44 : 28) };
   const names = chart.series.map(([name]) => name),
@@ -69,7 +86,7 @@ function lineChart(chart, height = 250) {
     "aria-label": `${chart.title || "Curves"}: ${names.join(", ")}`,
   });
   drawing.append(...axes(chart, inner, { low, high, px, py }));
-  lines.forEach((values, n) => drawing.append(...line(chart.x, values, n, px, py)));
+  lines.forEach((values, n) => drawing.append(...line(chart.x, values, looks[n], px, py)));
   const rule = svg("path", { class: "rule", d: "" });
   drawing.append(rule);
   drawing.addEventListener("pointermove", (event) => {
@@ -94,7 +111,7 @@ function lineChart(chart, height = 250) {
     "div",
     { class: "figure" },
     drawing,
-    el("div", { class: "keys" }, ...names.map((name, n) => key(n, name))),
+    el("div", { class: "keys" }, ...names.map((name, n) => key(looks[n], name))),
   );
 }
 
@@ -166,7 +183,11 @@ function dataTable(grid) {
   const body = el("tbody"),
     order = { column: null, down: true };
   const numeric = grid.columns.map((_, c) => grid.rows.some((row) => typeof row[c] === "number"));
-  const heat = new Set(grid.heat);
+  const heat = new Set(grid.heat),
+    shares = new Set(grid.percent),
+    decimals = grid.columns.map((_, c) => decimalsOf(grid.rows.map((row) => row[c])));
+  const said = (value, c) =>
+    grid.exact ? exact(value) : shares.has(c) ? percent(value) : minus(value.toFixed(decimals[c]));
   const numbers = grid.rows.flatMap((row) => row.filter((v, c) => heat.has(c) && typeof v === "number"));
   const top = Math.max(...numbers.map(Math.abs), 1e-12),
     signed = numbers.some((v) => v < 0);
@@ -177,8 +198,9 @@ function dataTable(grid) {
       {
         class:
           [numeric[c] && "number", hot && colourOf(value / top, signed)].filter(Boolean).join(" ") || null,
+        title: typeof value === "number" ? exact(value) : null,
       },
-      typeof value === "number" ? exact(value) : value == null ? "" : isolated(String(value)),
+      typeof value === "number" ? said(value, c) : value == null ? "" : isolated(String(value)),
     );
   };
   const fill = () => {
@@ -211,6 +233,13 @@ function dataTable(grid) {
   );
   fill();
   return el("div", { class: "table" }, el("table", {}, el("thead", {}, el("tr", {}, ...heads)), body));
+}
+
+// How many decimals all numbers of a column have: none for counts, else two, or two digits of the largest.
+function decimalsOf(values) {
+  const numbers = values.filter((value) => typeof value === "number");
+  if (numbers.every(Number.isInteger)) return 0;
+  return Math.min(8, Math.max(2, 1 - Math.floor(Math.log10(Math.max(...numbers.map(Math.abs))))));
 }
 
 function compare(a, b) {

@@ -142,13 +142,12 @@ const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2
 
 // One method: both texts in colours of one scale, and the words whose scores changed most.
 function changeCard(before, map, after, other) {
-  const where = el("span", { class: "badge site" }),
-    slot = el("div"),
-    one = el("section", { class: "card", "aria-label": map.name }, cardHead(after, other, where), targets(map, other), slot);
+  const slot = el("div"),
+    one = el("section", { class: "card", "aria-label": map.name }, cardHead(after, other), targets(map, other), slot);
   one.showSite = () => {
     const row = rowAt(map, state.site),
       otherRow = rowAt(other, map.sites[row]);
-    where.textContent = siteName(map.sites[row]);
+    tellSite(one, map, row);
     const [first, second] = oneScale(viewOf(before, map, state.words), row, viewOf(after, other, state.words), otherRow);
     slot.replaceChildren(
       sides(reading(before, map, row, first), reading(after, other, otherRow, second)),
@@ -214,6 +213,6 @@ function changeTable(first, row, second, otherRow) {
     "details",
     { class: "changes", open: true },
     el("summary", { class: "soft", text: "What changed most" }),
-    dataTable({ columns: ["before", "after", "change", "score before", "score after"], rows, heat: [2] }),
+    dataTable({ columns: ["before", "after", "change", "score before", "score after"], rows, heat: [2], exact: true }),
   );
 }

@@ -57,6 +57,7 @@ function unitsOf(layout, grouping) {
   const tokens = layout.tokens.map((name, i) => ({
     name,
     piece: layout.pieces[i] ?? name,
+    raw: layout.raw?.[i],
     special: special.has(i),
     glued: glued.has(i),
     answer: answer.has(i),
@@ -67,6 +68,7 @@ function unitsOf(layout, grouping) {
     answers = new Set(layout.answer?.map((i) => grouping.of[i]));
   return grouping.names.map((name, group) => ({
     ...tokens[firsts[group]],
+    raw: null,
     name,
     piece: grouping.pieces[group],
     answer: answers.has(group),

@@ -165,19 +165,20 @@ function listItem(i) {
   return el("li", {}, button);
 }
 
-// A tick where all shown methods pass at the chosen layer, else a cross that names those that do not.
+// How many of the shown explanations pass at the chosen layer, of those that were verified.
 function markProofs(button, text) {
   const proofs = proofsNow(text),
-    failed = failing(text).map(([map, proof]) => `${map.name}: ${proof.verdict ?? "not compared"}`);
-  const title = failed.length ? failed.join("; ") : "These tokens suffice, and random ones do not";
+    failed = failing(text),
+    passed = proofs.length - failed.length;
+  const said = proofs.map(([map, proof]) => `${map.name}: ${proof.verdict ?? "not compared"}`).join("; ");
   $(".marks", button).replaceChildren(
     ...(proofs.length
       ? [
-          el(
-            "span",
-            { class: failed.length ? "lost-mark" : "kept-mark", title: `${siteName(state.site ?? 0)}. ${title}` },
-            icon(ICONS[failed.length ? "cross" : "check"]),
-          ),
+          el("span", {
+            class: failed.length ? (passed ? null : "lost-mark") : "kept-mark",
+            title: `${passed} of ${plural(proofs.length, "explanation")} pass verification. ${siteName(state.site ?? 0)}: ${said}`,
+            text: `${passed}/${proofs.length}`,
+          }),
         ]
       : []),
   );

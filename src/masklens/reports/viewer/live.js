@@ -1,8 +1,12 @@
 // The page of `masklens serve`: a box to type into, jobs with progress, the history in the list.
 
+// What the user chose is kept over a reload, for each title, which names the model.
+const chosenBefore = JSON.parse(remembered.get(`run ${data.title}`) ?? "{}");
+const runnable = (names) => names.filter((name) => data.live.methods.some((m) => m.name === name));
+
 const live = {
-  chosen: new Set(data.live.methods.filter((m) => m.chosen).map((m) => m.name)),
-  everySite: false,
+  chosen: new Set(runnable(chosenBefore.methods ?? [])),
+  everySite: chosenBefore.everySite ?? false,
   second: data.live.pair,
   drafts: ["", ""],
   target: "",
@@ -10,10 +14,17 @@ const live = {
   more: false,
   error: "",
 };
+if (!live.chosen.size) for (const m of data.live.methods) if (m.chosen) live.chosen.add(m.name);
 if (!live.chosen.size) live.chosen.add(data.live.methods[0].name);
 const FIRST_METHODS = 7;
 SORTS.newest = ["newest", (a, b) => b - a];
 state.sort = "newest";
+
+const keepChoices = () =>
+  remembered.set(
+    `run ${data.title}`,
+    JSON.stringify({ methods: [...live.chosen], everySite: live.everySite }),
+  );
 
 async function ask(method, path, body) {
   const answer = await fetch(path, {
@@ -85,6 +96,7 @@ function methodPills() {
       on: {
         click: () => {
           if (!live.chosen.delete(m.name)) live.chosen.add(m.name);
+          keepChoices();
           redrawComposer();
         },
       },
@@ -118,10 +130,9 @@ function composerRow() {
     ? null
     : el("button", {
         type: "button",
-        class: "pill",
-        text: "second text",
-        "aria-pressed": String(live.second),
-        title: "For models that take a pair of texts",
+        class: "more",
+        text: live.second ? "one text" : "add a second text",
+        title: "For models that take a pair of texts, such as a premise and a hypothesis",
         on: {
           click: () => {
             live.second = !live.second;
@@ -138,6 +149,7 @@ function composerRow() {
     on: {
       click: () => {
         live.everySite = !live.everySite;
+        keepChoices();
         redrawComposer();
       },
     },

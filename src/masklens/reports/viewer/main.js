@@ -60,7 +60,7 @@ const help = el(
     text: "Columns are tokens, rows are sites of the model: the words before position is added, the whole embeddings, and the output of each block. Where scores have a sign, blue speaks for the target and orange against it. Hover over a cell for its exact value; click two tokens to compare them over the layers.",
   }),
   el("p", {
-    text: "The line with a tick or a cross is the proof. The model ran again with the most important tokens alone, as few as suffice: the prediction stays and the output moves little. A tick also means that random orders of the tokens do worse. The list marks the same at the layer that is chosen.",
+    text: "The line with a tick or a cross is the proof. The model ran again with the most important tokens alone, as few as suffice: the prediction stays and the output moves little. A tick also means that random orders of the tokens do worse. The list says how many of the explanations of a text have a tick at the layer that is chosen.",
   }),
   el("h2", { text: "Keyboard" }),
   el("dl", {}, ...HELP.flatMap(([keys, does]) => [el("dt", { text: keys }), el("dd", { text: does })])),

@@ -111,6 +111,9 @@ function legend(map, view) {
     el("span", { class: "ramp" }, ...shares.map((s) => el("i", { class: colourOf(s, view.signed) }))),
     el("span", { text: high }),
     el("span", { class: "soft", text: meaning }),
+    state.numbers && map.sites.length > 1
+      ? el("span", { class: "soft", text: `· numbers: ${map.merge === "max" ? "percent" : `hundredths of ${high}`}` })
+      : null,
     view.units.some((unit) => unit.answer) ? el("span", { class: "soft", text: "· underlined: the answer" }) : null,
   );
 }
@@ -125,6 +128,7 @@ function tellUnit(element, text, map) {
   showTip(element, view.units[i].name, [
     [siteName(map.sites[row]), exact(scores[i])],
     ["rank", scores[i] == null ? "none" : `${rankOf(scores, i)} of ${known}`],
+    ...(view.units[i].raw ? [["token", view.units[i].raw]] : []),
   ]);
 }
 

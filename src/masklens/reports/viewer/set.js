@@ -1,6 +1,6 @@
 // The whole set: curves, tables and word clouds.
 
-const DRAWERS = { chart: (part) => lineChart(part), grid: dataTable, cloud: wordCloud };
+const DRAWERS = { chart: (part) => lineChart(part, 250, lineNumbers(part.series.map(([name]) => name))), grid: dataTable, cloud: wordCloud };
 
 function setView() {
   const page = el("article", { class: "set-view" }, ...[sliceBar(), matrixCard()].filter(Boolean));
@@ -17,7 +17,17 @@ function setView() {
   ]) {
     if (parts.length) page.append(el("div", { class: `parts ${name}` }, ...parts.map(partCard)));
   }
+  whenIdle(() => fillNext(page));
   return page;
+}
+
+// The parts further down are drawn one by one while nothing else is to do.
+const whenIdle = (call) => (window.requestIdleCallback ?? setTimeout)(call);
+function fillNext(page) {
+  const slot = page.isConnected && $$(".part-slot", page).find((one) => one.drawNow);
+  if (!slot) return;
+  slot.drawNow();
+  whenIdle(() => fillNext(page));
 }
 
 function partCard(part) {
@@ -29,7 +39,7 @@ function partCard(part) {
     el(
       "div",
       { class: "card-head" },
-      el("h2", {}, isolated(part.title)),
+      el("h2", {}, isolated(part.kind === "cloud" && part.name ? `${part.name}: ${part.title}` : part.title)),
       part.all ? el("span", { class: "badge", text: "all texts", title: "Slices do not reach this part" }) : null,
       part.y_name && part.kind === "chart" ? el("span", { class: "soft", text: part.y_name }) : null,
     ),

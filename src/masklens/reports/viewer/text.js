@@ -221,11 +221,10 @@ function stopPlaying() {
 // One attribution: what it is, the text at the chosen site, its proof, the map, curves of picked tokens.
 function card(text, map) {
   const one = el("section", { class: map.sites.length > 1 ? "card wide" : "card", "aria-label": map.name });
-  const where = el("span", { class: "badge site" });
   const [line, proof, picture, sum, compared] = ["line", "proof", "map", "sum", "compare"].map((name) =>
     el("div", { class: `${name}-slot` }),
   );
-  one.append(cardHead(text, map, where), line, proof);
+  one.append(cardHead(text, map), line, proof);
   if (map.emerged) one.append(el("p", { class: "emerged" }, isolated(map.emerged)));
   one.append(picture, ...[lensRow(text)].filter(Boolean));
   one.append(legend(map, viewOf(text, map, state.words)), sum, compared, about(map));
@@ -237,7 +236,7 @@ function card(text, map) {
   };
   one.showSite = () => {
     const row = rowAt(map, state.site);
-    where.textContent = siteName(map.sites[row]);
+    tellSite(one, map, row);
     line.replaceChildren(reading(text, map, row));
     proof.replaceChildren(...proofBlock(text, map, row));
     sum.replaceChildren(...sumLine(map, row));
@@ -270,11 +269,17 @@ function fillMap(one, slot, text, map) {
   lazily(slot, fill);
 }
 
-function cardHead(text, map, where) {
-  const facts = [where, el("span", { class: "badge", text: `over ${map.over}` })];
+function cardHead(text, map) {
+  const facts = [el("span", { class: "badge site" }), el("span", { class: "badge over" })];
   if (!text.steps && map.target !== text.prediction)
     facts.push(el("span", { class: "badge other" }, "target ", isolated(map.target)));
   return el("div", { class: "card-head" }, el("h2", {}, isolated(map.name)), ...facts);
+}
+
+// The site whose scores are shown, and whether they are of inputs or of states: what a lens says, else by the site.
+function tellSite(one, map, row) {
+  $(".badge.site", one).textContent = siteName(map.sites[row]);
+  $(".badge.over", one).textContent = `over ${settingsOf(map)?.over ?? (map.sites[row] < 2 ? "inputs" : "states")}`;
 }
 
 const isNumber = (prediction) => Number.isFinite(Number(prediction.split(" ").pop() || NaN));
