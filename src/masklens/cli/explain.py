@@ -136,10 +136,12 @@ def prove(
     ways: Mapping[str, Way],
     guard: float | None,
 ) -> tuple[dict[str, list[Attribution]], list[str]]:
-    """Every attribution with its verification at its deepest layer, and a line about each method.
+    """Every attribution with its verification at the deepest layer that ranks words, and a line about each
+    method.
 
     A lens brings its own baseline.
     """
+    from ..evaluation.ranking import ranking_site
     from ..evaluation.verify import Question, Verifier
     from ..records.layers import site_name
     from ..records.verification import control_line
@@ -149,7 +151,7 @@ def prove(
         verifier = Verifier(subject, [a.text for a in next(iter(found.values()))])
         random = verifier.random(question) if any(not way.lenses for way in ways.values()) else []
         for name, some in found.items():
-            lenses, site = ways[name].lenses, some[0].sites[-1]
+            lenses, site = ways[name].lenses, ranking_site(some)
             (proofs,) = verifier.at_sites(some, [site], (*lenses, "mask")[0], question)
             proved[name] = [replace(a, verification=p) for a, p in zip(some, proofs, strict=True)]
             lines.append(f"{name}, {site_name(site)}, {control_line(proofs, [] if lenses else random)}")

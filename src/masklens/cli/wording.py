@@ -14,6 +14,7 @@ PHRASES = {
     "trust_remote_code=True": "--trust-remote-code",
     "Leave windows out": "Leave --windows out",
     "windows=128": "--windows 128",
+    "give explain another layer (sites=)": "give explain another --layer",
     "or pass task= to Subject": "or use masklens from Python, where Subject takes a task",
     "; or give a pipeline of your own as nlp=": "",
     "give rationales=, spans for each text": "use masklens.evaluate from Python, with rationales",
