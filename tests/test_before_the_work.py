@@ -105,12 +105,19 @@ def test_ray_is_looked_for_before_the_input(monkeypatch, folder, tmp_path):
 
 @pytest.mark.parametrize("asked", [",", "cpu,", " , ", "cqu", "cuda:99", "cpu,nonsense"])
 def test_a_device_that_is_none_is_told(asked, folder, tmp_path):
-    with pytest.raises(ModelError, match="cannot be moved to device .* Use 'cpu'"):
+    with pytest.raises(ModelError, match="cannot be moved to device .* torch can use here: cpu"):
         devices(asked)
     command = ["--model", folder / "model", "--input", folder / "x.csv", "--device", asked]
     refused(call("corpus", *command, "--out", tmp_path / "out"), "cannot be moved to device")
     refused(call("explain", *command), "cannot be moved to device")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_devices_that_are_there_are_named(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.raises(ModelError, match="device 'cuda:2': .* can use here: cpu, cuda:0, cuda:1"):
+        check_device("cuda:2")
+    assert check_device("cuda:1") is None
 
 
 def test_a_device_is_checked_before_a_model_is_loaded(tmp_path):

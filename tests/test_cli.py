@@ -255,6 +255,9 @@ def test_options_of_a_method(monkeypatch):
     assert lime["settings"]["n_samples"] == 7 and "n_samples" not in occlusion["settings"]
     assert lime["settings"]["baselines"] == occlusion["settings"]["baselines"] == "pad"
     assert "has an option 'beam'" in call(*common, "--option", "beam=3").stderr
+    assert "'n_sample'; did you mean 'n_samples'?" in call(*common, "--option", "n_sample=3").stderr
+    alone = call("explain", "--model", "m", "a", "--method", "lime", "--option", "n_sample=3")
+    assert "its options: n_samples" in alone.stderr and "did you mean 'n_samples'?" in alone.stderr
     assert "NAME=VALUE" in call(*common, "--option", "beam").stderr
 
 

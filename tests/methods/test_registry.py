@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from tests.methods.tiny_models import TEXTS
 
 import masklens
-from masklens.methods.registry import METHODS, load_all
+from masklens.errors import MethodError
+from masklens.methods.registry import METHODS, find, load_all
 
 PAPERS = """diffmask decoded_gradcam gradcam gradient grad_x_input smoothgrad integrated_gradients attention
 information_bottleneck guan erasure reinforce occlusion lime shapley gradient_shap deeplift_shap random"""
@@ -22,6 +24,15 @@ def test_every_method_says_what_it_does_costs_and_needs():
         assert method.function.__doc__, method.name
         assert all([method.summary, method.cost, method.paper, method.needs]), method.name
         assert method.summary[0].isupper() and not method.summary.endswith("."), method.name
+
+
+def test_a_method_that_is_none_has_a_hint_first():
+    with pytest.raises(
+        MethodError, match="^no method 'lyme'; did you mean 'lime'. `masklens methods` lists all$"
+    ):
+        find("lyme")
+    with pytest.raises(MethodError, match="^no method 'zzzz'; `masklens methods` lists all$"):
+        find("zzzz")
 
 
 def test_noise_depends_on_the_text_alone(ask):

@@ -15,6 +15,8 @@ PHRASES = {
     "Leave windows out": "Leave --windows out",
     "windows=128": "--windows 128",
     "give explain another layer (sites=)": "give explain another --layer",
+    "explain_generation is for": "--generate and --chat are for",
+    "; use masklens.explain": "; leave out --generate or --chat",
     "or pass task= to Subject": "or use masklens from Python, where Subject takes a task",
     "; or give a pipeline of your own as nlp=": "",
     "give rationales=, spans for each text": "use masklens.evaluate from Python, with rationales",

@@ -79,8 +79,8 @@ def verify(
         replace: "mask" (removed tokens become the mask token and leave attention), "drop" (they are taken
             out of the text), a vector that takes the place of their word embeddings, a Baseline, or a lens,
             whose learned baseline is used.
-        site: the site whose scores are used, by default the deepest at which the words of any text have different
-            scores.
+        site: the site whose scores are used, by default the deepest at which the words of any text have
+            different scores.
         margin: how far the output may move, in nats.
         guard: a margin in nats for every single text. If the prediction of a text changes or its output moves
             by more, further tokens are kept, the most important first, until the text is within the guard.

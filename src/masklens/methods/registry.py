@@ -255,11 +255,11 @@ def register(name: str, **about: Any) -> Callable[[Callable[..., Tensor]], Calla
 
 
 def find(name: str) -> Method:
-    """The method with this name. An unknown name raises an error that lists the methods."""
+    """The method with this name. An unknown name raises an error that names a close one."""
     load_all()
     if name not in METHODS:
-        known = sorted(METHODS)
-        raise MethodError(f"no method {name!r}; there are {', '.join(known)}{did_you_mean(name, known)}")
+        hint = did_you_mean(name, METHODS) or ";"
+        raise MethodError(f"no method {name!r}{hint} `masklens methods` lists all")
     return METHODS[name]
 
 

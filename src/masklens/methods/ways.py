@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..attribution import Explanations, Text
-from ..errors import MethodError
+from ..errors import MethodError, did_you_mean
 from ..model.subject import Subject
 from .explain import explain
 from .registry import METHODS, Method, find, load_all
@@ -68,8 +68,16 @@ def find_ways(
         raise MethodError("lm_head= is for decoded_gradcam; choose it as well, or leave lm_head= out")
     for option in options or {}:
         if not any(way.takes(option) for way in found.values()):
-            raise MethodError(f"none of {', '.join(found)} has an option {option!r}")
+            _refuse(option, found)
     return {name: _with_options(way, options or {}) for name, way in found.items()}
+
+
+def _refuse(option: str, found: Mapping[str, Way]) -> None:
+    """The error about an option that no way has."""
+    if len(found) == 1:
+        next(iter(found.values())).method.check_options([option])
+    known = [name for way in found.values() for name in way.method.options]
+    raise MethodError(f"none of {', '.join(found)} has an option {option!r}{did_you_mean(option, known)}")
 
 
 def _lens_ways(lenses: Sequence[Any]) -> dict[str, Way]:

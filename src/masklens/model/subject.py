@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace as _replace
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 import torch
@@ -174,6 +175,12 @@ class Subject:
         numbered = points if isinstance(points, Mapping) else dict(enumerate(points))
         self._set(module, numbered, task, encode)
         return self
+
+    def __repr__(self) -> str:
+        labels = shorten(", ".join(getattr(self.task, "labels", ())), 60, placeholder=" ...")
+        task = f"{type(self.task).__name__}{f': {labels}' if labels else ''}"
+        facts = (type(self.module).__name__, task, f"{len(self.blocks)} blocks", str(self.device))
+        return f"Subject({'; '.join(facts)})"
 
     @property
     def sites(self) -> tuple[int, ...]:
