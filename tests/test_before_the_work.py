@@ -12,6 +12,7 @@ from masklens.corpus import Job, run
 from masklens.corpus.local import devices
 from masklens.errors import MasklensError, MethodError, ModelError, TargetError, did_you_mean
 from masklens.model.devices import check_device
+from masklens.model.places import gguf_place
 from masklens.reports.page import Entry, report_data
 
 COMMANDS = ("explain", "fit", "evaluate", "report")
@@ -124,6 +125,20 @@ def test_a_device_is_checked_before_a_model_is_loaded(tmp_path):
     with pytest.raises(ModelError, match="cannot be moved to device 'cqu'"):
         ml.Subject.from_pretrained(tmp_path / "none", device="cqu")
     check_device("cpu")
+
+
+def test_a_gguf_file_is_its_folder_and_its_name(tmp_path, folder):
+    one, two = tmp_path / "one.gguf", tmp_path / "two.gguf"
+    assert gguf_place(one) == (one, None)  # no such file
+    one.touch()
+    assert gguf_place(one) == gguf_place(str(tmp_path)) == (tmp_path, "one.gguf")
+    two.touch()
+    assert gguf_place(two) == (tmp_path, "two.gguf")
+    with pytest.raises(ModelError, match="holds one.gguf, two.gguf; give the path of one of them"):
+        ml.Subject.from_pretrained(tmp_path)
+    two.unlink()
+    (tmp_path / "config.json").touch()
+    assert gguf_place(tmp_path) == (tmp_path, None) and gguf_place("owner/name") == ("owner/name", None)
 
 
 def test_a_folder_that_is_none_is_told(folder, tmp_path, monkeypatch):

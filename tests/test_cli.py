@@ -93,6 +93,9 @@ def test_methods_are_listed_by_kind_with_whole_names(monkeypatch):
 def test_one_method_is_described_with_its_options():
     said = " ".join(call("methods", "erasure").stdout.split())
     assert "beam none for long texts: keep only that many sets" in said and "budget 100000" in said
+    said = " ".join(call("methods", "integrated_gradients").stdout.split())
+    assert "baselines zero what stands for a missing token: zero, pad, mask or the id of a token" in said
+    assert "baselines" not in call("methods", "gradcam").stdout
     found = json.loads(call("methods", "decoded_gradcam", "--json").stdout)
     assert found["options"]["score"] == "gradcam" and found["meanings"]["lm_head"].startswith("the language")
     assert "a fitted lens (--lens), or time" in call("methods", "diffmask").stdout
@@ -258,6 +261,8 @@ def test_options_of_a_method(monkeypatch):
     assert "'n_sample'; did you mean 'n_samples'?" in call(*common, "--option", "n_sample=3").stderr
     alone = call("explain", "--model", "m", "a", "--method", "lime", "--option", "n_sample=3")
     assert "its options: n_samples" in alone.stderr and "did you mean 'n_samples'?" in alone.stderr
+    refused = call("explain", "--model", "m", "a", "--method", "gradcam", "--option", "baselines=pad")
+    assert "gradcam has no option 'baselines'" in refused.stderr
     assert "NAME=VALUE" in call(*common, "--option", "beam").stderr
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from tests.methods.tiny_models import TEXTS
 
 import masklens
+import tiny
 from masklens.errors import MethodError
 from masklens.methods.registry import METHODS, find, load_all
 
@@ -33,6 +35,19 @@ def test_a_method_that_is_none_has_a_hint_first():
         find("lyme")
     with pytest.raises(MethodError, match="^no method 'zzzz'; `masklens methods` lists all$"):
         find("zzzz")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gradient", "gradcam", "attention", "guan", "integrated_gradients", "lime", "occlusion", "reinforce"],
+)
+def test_a_method_that_reads_the_baselines_says_which_it_has(name):
+    method, subject = find(name), tiny.subject("bert")
+    plain, other = (
+        masklens.explain(subject, "a fast funny movie", name, baselines=given, **method.quick)[0].scores
+        for given in (None, 7)
+    )
+    assert np.allclose(plain, other, atol=1e-7) is not bool(method.baseline)
 
 
 def test_noise_depends_on_the_text_alone(ask):

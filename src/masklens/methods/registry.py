@@ -175,6 +175,8 @@ class Method:
     """the cost in forward passes over the same batch"""
     paper: str
     needs: str = "gradients"
+    baseline: str = ""
+    """the default of `baselines`, in words; empty for a method that has no use for them"""
     shares: bool = False
     """whether the runs for a text also serve all its beginnings (see `Request.shared`)"""
     sites: Literal["inputs", "embeddings", "all", "blocks"] = "inputs"

@@ -36,14 +36,16 @@ class Way:
         return LENS_COST if self.lenses else self.method.cost
 
     def takes(self, option: str) -> bool:
-        return option in self.method.options or option == "baselines"
+        return option in self.method.options or (option == "baselines" and bool(self.method.baseline))
 
 
 def ways(lenses: Sequence[Any] = (), lm_head: Any = None) -> dict[str, Way]:
-    """All ways, by name: the lenses first, then every method whose requirements are met."""
+    """All ways, by name: the lenses, the common methods, then the others whose requirements are met: the
+    cheapest first, and those for comparison last."""
     load_all()
     found = _lens_ways(lenses)
-    for name in dict.fromkeys([*COMMON, *METHODS]):
+    others = sorted(METHODS.values(), key=lambda method: (method.needs == "nothing", method.passes))
+    for name in dict.fromkeys([*COMMON, *(method.name for method in others)]):
         lacks = name == "diffmask" or (name == "decoded_gradcam" and lm_head is None)
         if not lacks and not METHODS[name].is_preset:
             found[name] = _method_way(name, lm_head, chosen=name in COMMON[:2])

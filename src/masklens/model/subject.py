@@ -128,9 +128,9 @@ class Subject:
         """Load a model from a folder or by its hub id. The task is read from its config.
 
         Further options, such as `device_map` and `revision`, go to transformers. Weights come from
-        safetensors, or from `gguf_file`. Pickled weights are not read. Without `dtype` a model runs in the
-        number format of its checkpoint, except that float16 becomes float32 on a CPU, where it is many
-        times faster.
+        safetensors, or from a GGUF file: give its path, or its name as `gguf_file`. Pickled weights are not
+        read. Without `dtype` a model runs in the number format of its checkpoint, except that float16 becomes
+        float32 on a CPU, where it is many times faster.
         """
         from .loading import load_pretrained
 
