@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ..progress import stage
+from ..progress import numbered, stage, step
 from ..records.layers import site_number
 from . import options
 from .console import draw, print_json, tell, working
@@ -150,9 +150,10 @@ def prove(
     with stage("verifying"):
         verifier = Verifier(subject, [a.text for a in next(iter(found.values()))])
         random = verifier.random(question) if any(not way.lenses for way in ways.values()) else []
-        for name, some in found.items():
+        for number, (name, some) in numbered(found.items(), "method"):
             lenses, site = ways[name].lenses, ranking_site(some)
-            (proofs,) = verifier.at_sites(some, [site], (*lenses, "mask")[0], question)
+            with step(number), step(f"verifying {name}"):
+                (proofs,) = verifier.at_sites(some, [site], (*lenses, "mask")[0], question)
             proved[name] = [replace(a, verification=p) for a, p in zip(some, proofs, strict=True)]
             lines.append(f"{name}, {site_name(site)}, {control_line(proofs, [] if lenses else random)}")
     return proved, lines if len(verifier.texts) > 1 else []

@@ -19,7 +19,7 @@ from ..model.known import Heard
 from ..model.locks import locks_of
 from ..model.memory import BatchSize, tokens_at_once
 from ..model.subject import Subject, as_subject, outside_inference_mode
-from ..progress import showing, stage
+from ..progress import showing, stage, step
 from ..records.layers import as_site
 from ..tasks.base import Task, per_text
 from .registry import Method, Request, find
@@ -74,7 +74,12 @@ def explain(
     size = BatchSize(batch_size, tokens_at_once(subject.module, subject.device))
     results: list[Attribution | None] = [None] * len(texts)
     heard, shown = Heard(subject), shown_settings({**chosen.options, **settings})
-    with showing(show_progress), stage(method, len(texts)) as update, outside_inference_mode():
+    with (
+        showing(show_progress),
+        step(method),
+        stage("texts", len(texts)) as update,
+        outside_inference_mode(),
+    ):
         for rows, computed in _one_behind(_computed(subject, chosen, texts, targets, where, settings, size)):
             computed.wait()
             heard.add(rows, computed.batch, computed.reference)

@@ -9,6 +9,7 @@ from typing import Any
 from ..attribution import Explanations, Text
 from ..errors import MethodError, did_you_mean
 from ..model.subject import Subject
+from ..progress import numbered, step
 from .explain import explain
 from .registry import METHODS, Method, find, load_all
 
@@ -102,7 +103,8 @@ def explain_ways(
     subject: Subject, texts: Sequence[Text], chosen: Mapping[str, Way], **common: Any
 ) -> dict[str, Explanations]:
     """Explain the same texts in several ways. Returns the results by the names of the ways."""
-    return {
-        name: explain(subject, texts, way.method.name, **common, **way.options)
-        for name, way in chosen.items()
-    }
+    found = {}
+    for number, (name, way) in numbered(chosen.items(), "method"):
+        with step(number):
+            found[name] = explain(subject, texts, way.method.name, **common, **way.options)
+    return found
