@@ -126,6 +126,7 @@ def test_help_has_two_examples_and_no_types_of_python(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     said = call(command, "--help").stdout
     assert said.count(f" masklens {command}") >= 2 and "Examples" in said
+    assert f"\n masklens {command}" in said and f"\n  masklens {command}" not in said  # indented alike
     assert not re.search(r"<(str|int|bool|float|path|list)|list\[", said)
     assert "─ Output ─" in said or command == "serve"
 
