@@ -29,12 +29,10 @@ def subject(file):
 PROMPTS = ["The capital of France is", "The opposite of hot is"]
 
 
-def test_a_file_or_its_folder_is_enough(file):
-    batch = None
-    for place in (file, str(file.parent)):
-        one = Subject.from_pretrained(place)
-        batch = batch or one.encode(PROMPTS[:1])
-        assert one.task.describe(one.task.predict(one.run(batch).output, batch), batch) == [" Paris"]
+def test_the_path_of_the_file_is_enough(file):
+    one = Subject.from_pretrained(file)
+    batch = one.encode(PROMPTS[:1])
+    assert one.task.describe(one.task.predict(one.run(batch).output, batch), batch) == [" Paris"]
 
 
 def test_next_tokens_and_their_explanation(subject):
