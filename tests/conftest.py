@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import tiny
+from masklens import progress
 from restored import snapshot
 
 
@@ -44,6 +45,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def bert():
     """A tiny BERT with three classes."""
     return tiny.subject("bert")
+
+
+@pytest.fixture(autouse=True)
+def never_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command says about slow work would depend on the machine."""
+    monkeypatch.setattr(progress, "SLOW", 3600.0)
 
 
 @pytest.fixture

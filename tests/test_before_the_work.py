@@ -12,6 +12,7 @@ from masklens.corpus import Job, run
 from masklens.corpus.local import devices
 from masklens.errors import MasklensError, MethodError, ModelError, TargetError, did_you_mean
 from masklens.model.devices import check_device
+from masklens.model.places import gguf_place
 from masklens.reports.page import Entry, report_data
 
 COMMANDS = ("explain", "fit", "evaluate", "report")
@@ -105,7 +106,7 @@ def test_ray_is_looked_for_before_the_input(monkeypatch, folder, tmp_path):
 
 @pytest.mark.parametrize("asked", [",", "cpu,", " , ", "cqu", "cuda:99", "cpu,nonsense"])
 def test_a_device_that_is_none_is_told(asked, folder, tmp_path):
-    with pytest.raises(ModelError, match="cannot be moved to device .* Use 'cpu'"):
+    with pytest.raises(ModelError, match="cannot be moved to device .* torch can use here: cpu"):
         devices(asked)
     command = ["--model", folder / "model", "--input", folder / "x.csv", "--device", asked]
     refused(call("corpus", *command, "--out", tmp_path / "out"), "cannot be moved to device")
@@ -113,10 +114,31 @@ def test_a_device_that_is_none_is_told(asked, folder, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_the_devices_that_are_there_are_named(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.raises(ModelError, match="device 'cuda:2': .* can use here: cpu, cuda:0, cuda:1"):
+        check_device("cuda:2")
+    assert check_device("cuda:1") is None
+
+
 def test_a_device_is_checked_before_a_model_is_loaded(tmp_path):
     with pytest.raises(ModelError, match="cannot be moved to device 'cqu'"):
         ml.Subject.from_pretrained(tmp_path / "none", device="cqu")
     check_device("cpu")
+
+
+def test_a_gguf_file_is_its_folder_and_its_name(tmp_path, folder):
+    one, two = tmp_path / "one.gguf", tmp_path / "two.gguf"
+    assert gguf_place(one) == (one, None)  # no such file
+    one.touch()
+    assert gguf_place(one) == gguf_place(str(tmp_path)) == (tmp_path, "one.gguf")
+    two.touch()
+    assert gguf_place(two) == (tmp_path, "two.gguf")
+    with pytest.raises(ModelError, match="holds one.gguf, two.gguf; give the path of one of them"):
+        ml.Subject.from_pretrained(tmp_path)
+    two.unlink()
+    (tmp_path / "config.json").touch()
+    assert gguf_place(tmp_path) == (tmp_path, None) and gguf_place("owner/name") == ("owner/name", None)
 
 
 def test_a_folder_that_is_none_is_told(folder, tmp_path, monkeypatch):

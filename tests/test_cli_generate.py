@@ -46,6 +46,11 @@ def test_an_answer_as_a_map_and_as_json(model):
     )
 
 
+def test_a_classifier_does_not_generate():
+    done = call("--generate", "hi")
+    assert done.exit_code == 2 and "not for Classification; leave out --generate" in done.stderr
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_a_chat_from_a_file(model, tmp_path, several):
     (tmp_path / "chat.json").write_text(json.dumps([CHAT, CHAT] if several else CHAT))

@@ -7,6 +7,7 @@ which the command line and `show_progress=True` use.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -20,8 +21,11 @@ MOMENT = 0.5
 """seconds after which a bar appears"""
 BETWEEN_LINES = 30.0
 """seconds between two lines in a log"""
+SLOW = 2.0
+"""seconds after which `told` writes its line in a log"""
 
 _bars: ContextVar[Any] = ContextVar("bars", default=None)
+_steps: ContextVar[tuple[str, ...]] = ContextVar("steps", default=())
 
 
 @contextmanager
@@ -45,11 +49,49 @@ def stage(what: str, total: int | None = None, completed: int = 0) -> Iterator[U
     if bars is None:
         yield lambda **now: None
         return
-    task = bars.add_task(what, total=total, completed=completed)
+    before = f"{', '.join(_steps.get())}: " if _steps.get() else ""
+    task = bars.add_task(before + what, total=total, completed=completed)
+
+    def update(**now: Any) -> None:
+        described = {"description": before + now["description"]} if "description" in now else {}
+        bars.update(task, **now | described)
+
     try:
-        yield lambda **now: bars.update(task, **now)
+        yield update
     finally:
         bars.remove_task(task)
+
+
+@contextmanager
+def step(what: str) -> Iterator[None]:
+    """Inside the block, what is said about any work begins with the name of this step, if it has one. Steps
+    may be nested: "method 4 of 11, lime: samples"."""
+    token = _steps.set((*_steps.get(), *[what] * bool(what)))
+    try:
+        yield
+    finally:
+        _steps.reset(token)
+
+
+def numbered(items: Collection[T], noun: str) -> Iterator[tuple[str, T]]:
+    """The items, each with the name of its step, such as "method 4 of 11"; a single item has none."""
+    for number, item in enumerate(items, start=1):
+        yield f"{noun} {number} of {len(items)}" if len(items) > 1 else "", item
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """In a log, write a line about work that takes longer than SLOW seconds."""
+    if not isinstance(_bars.get(), Lines):
+        yield
+        return
+    timer = threading.Timer(SLOW, print, (what,), {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def track(items: Collection[T], what: str) -> Iterator[T]:

@@ -118,11 +118,13 @@ def test_white_space_that_matters_is_found(bert):
 
 def test_explanations_that_cannot_be_ones_are_named(bert):
     flat = with_scores(bert, tiny.SENTENCES, lambda i, token, place: 2.0)
-    assert trust.problems(flat) == ["5 of 5 texts have the same score on every token"]
+    assert trust.problems(flat) == [
+        "at words, 5 of 5 texts have the same score on every token; give explain another layer (sites=)"
+    ]
     placed = with_scores(bert, tiny.SENTENCES, lambda i, token, place: 1.0 / (1 + place))
     assert trust.problems(placed) == ["scores depend on the position alone, not on the text"]
     assert trust.problems(by_embedding(bert, tiny.SENTENCES)) == []
-    with pytest.warns(trust.ExplanationWarning, match="mine: 5 of 5"):
+    with pytest.warns(trust.ExplanationWarning, match="mine: at words, 5 of 5"):
         trust.warn_of_problems("mine", flat)
 
 

@@ -12,7 +12,7 @@ import tiny
 from masklens.attribution import load, save
 from masklens.cli.demo import read_reviews
 from masklens.evaluation.masking import Readings, Views
-from masklens.evaluation.ranking import Ranking
+from masklens.evaluation.ranking import Ranking, ranking_site
 from masklens.evaluation.sufficiency import (
     MARGIN,
     contrasts,
@@ -207,6 +207,26 @@ def test_a_lens_is_judged_by_its_own_mask_beside_random_masks():
         ml.verify(made, [good, replace(bad, merge="sum")])
 
 
+def test_the_layer_that_is_verified_is_the_deepest_one_that_ranks_words():
+    """After the last block only [CLS] has a gradient. A mask may be the same on every word."""
+    scores = np.array([[0.0, 0.3, 0.1, 0.0], [0.0, 0.2, 0.0, 0.0], [0.9, 0.0, 0.0, 0.0]])
+    shape = {"special": (True, False, False, False), "sites": (0, 4, 7), "tokens": tuple("Cabc")}
+    shape |= {"offsets": ((0, 0),) * 4, "segments": (0,) * 4, "text": "a b c"}
+    found = replace(make(), **shape, scores=scores, merge="sum")
+    flat = replace(found, scores=np.ones((3, 4)))
+    assert ranking_site([found]) == ranking_site([flat, found]) == 4
+    assert ranking_site([flat]) == 7
+    assert ranking_site([replace(found, merge="max")]) == 7
+
+
+def test_gradcam_at_all_layers_is_verified_where_words_have_scores():
+    subject, texts = ml.Subject.default(), read_reviews()[0][:3]
+    found = ml.explain(subject, texts, "gradcam")
+    assert {proof.site for proof in ml.verify(subject, found)} == {6}
+    assert {proof.verdict for proof in ml.verify(subject, found, site=7)} == {"ties"}
+    assert {proof.verdict for proof in ml.verify(subject, found)} != {"ties"}
+
+
 def test_without_the_control_there_is_no_verdict():
     made = planted.subject()
     (proof,) = ml.verify(made, [planted.attribution(made, LONG, TRUE)], control=False)
@@ -266,5 +286,5 @@ def test_the_packaged_model_passes_where_random_and_reversed_scores_fail():
     passed = [np.mean([p.passed for p in some]) for some in (proofs, mixed, turned, verifier.random())]
     assert passed[0] >= 0.35 and max(passed[1:]) <= 0.15 and passed[2] == 0
     assert "reversed 0" in control_line(proofs)
-    gradcam = ml.explain(subject, texts[:4], "gradcam")
+    gradcam = ml.explain(subject, texts[:4], "gradcam", sites=[7])
     assert {p.verdict for p in ml.verify(subject, gradcam)} <= {"ties", "no token needed"}

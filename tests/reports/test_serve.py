@@ -14,7 +14,7 @@ import pytest
 import tiny
 from masklens.errors import MethodError
 from masklens.methods.registry import METHODS
-from masklens.methods.ways import Way, ways
+from masklens.methods.ways import COMMON, Way, ways
 from masklens.reports.queue import Cancelled, Queue, QueueFull, Submission
 from masklens.reports.requests import LONGEST_BODY, LONGEST_TEXT
 from masklens.reports.serve import (
@@ -367,6 +367,8 @@ def test_a_full_queue_is_an_error():
 def test_what_is_offered():
     names = list(ways())
     assert names[0] == "integrated_gradients" and len(names) == len(set(names))
+    costs = [METHODS[name].passes for name in names if name not in COMMON]
+    assert names[-1] == "random" and costs[:-1] == sorted(costs[:-1])
     assert not {"diffmask", "decoded_gradcam"} & set(names)
     assert not [name for name in names if name.startswith("thermostat")]
 

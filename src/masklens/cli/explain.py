@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ..progress import stage
+from ..progress import numbered, stage, step
 from ..records.layers import site_number
 from . import options
 from .console import draw, print_json, tell, working
@@ -134,10 +134,12 @@ def prove(
     ways: Mapping[str, Way],
     guard: float | None,
 ) -> tuple[dict[str, list[Attribution]], list[str]]:
-    """Every attribution with its verification at its deepest layer, and a line about each method.
+    """Every attribution with its verification at the deepest layer that ranks words, and a line about each
+    method.
 
     A lens brings its own baseline.
     """
+    from ..evaluation.ranking import ranking_site
     from ..evaluation.verify import Question, Verifier
     from ..records.layers import site_name
     from ..records.verification import control_line
@@ -146,9 +148,10 @@ def prove(
     with stage("verifying"):
         verifier = Verifier(subject, [a.text for a in next(iter(found.values()))])
         random = verifier.random(question) if any(not way.lenses for way in ways.values()) else []
-        for name, some in found.items():
-            lenses, site = ways[name].lenses, some[0].sites[-1]
-            (proofs,) = verifier.at_sites(some, [site], (*lenses, "mask")[0], question)
+        for number, (name, some) in numbered(found.items(), "method"):
+            lenses, site = ways[name].lenses, ranking_site(some)
+            with step(number), step(f"verifying {name}"):
+                (proofs,) = verifier.at_sites(some, [site], (*lenses, "mask")[0], question)
             proved[name] = [replace(a, verification=p) for a, p in zip(some, proofs, strict=True)]
             lines.append(f"{name}, {site_name(site)}, {control_line(proofs, [] if lenses else random)}")
     return proved, lines if len(verifier.texts) > 1 else []

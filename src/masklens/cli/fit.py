@@ -53,15 +53,14 @@ def fit(
     as_json: options.Json = False,
     seed: options.Seed = 0,
 ) -> None:
-    """Fit a DiffMask lens on a set of texts and measure it on held-out texts.
-
-    Ctrl-C stops a fit; the same command resumes it from its last checkpoint. On several GPUs: torchrun
-    --nproc-per-node N -m masklens fit ...
+    """Fit a DiffMask lens on a set of texts and measure it on held-out texts. Ctrl-C stops a fit; the same
+    command resumes it from its last checkpoint.
 
     [bold]Examples[/bold]
 
       masklens fit --model FOLDER --data reviews.csv --out my_lens --quick
       masklens fit --model FOLDER --data reviews.csv --over states --out my_lens
+      torchrun --nproc-per-node N -m masklens fit ...   # on several GPUs
     """
     with working():
         from ..diffmask.processes import is_main, own_device

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import masklens
 
 from ..errors import MethodError, TextError
-from ..progress import stage
+from ..progress import stage, told
 from .console import tell
 from .options import DEFAULT_METHOD
 
@@ -59,7 +59,8 @@ def load_subject(
 ) -> Subject:
     """The model that was named, or the packaged one."""
     how: dict[str, Any] = {"truncate": truncate, "max_length": max_length}
-    with stage("loading the model"):
+    what = f"loading the model {model}" if model else "loading the packaged model"
+    with stage(what), told(what):
         if model is not None:
             how["trust_remote_code"] = trust_remote_code
             return masklens.Subject.from_pretrained(model, device=device, **how)

@@ -31,6 +31,7 @@ KINDS = {
 """the heading under which a method is listed, by the first thing it needs"""
 MEANINGS = {
     "absolute": "take absolute values",
+    "baselines": "what stands for a missing token: zero, pad, mask or the id of a token",
     "internal_batch_size": "copies of texts that go through the model at once",
     "lr": "the learning rate",
     "margin": "nats by which the output may move",
@@ -115,8 +116,9 @@ def default_cost(method: Method) -> str:
 def describe(method: Method, as_json: bool) -> None:
     """Print what a method computes, costs and needs, and its options with their defaults."""
     about, meanings = documentation(inspect.getdoc(method.function) or "")
+    defaults = method.options | ({"baselines": method.baseline} if method.baseline else {})
     if as_json:
-        print_json(fields(method) | {"options": method.options, "meanings": meanings})
+        print_json(fields(method) | {"options": defaults, "meanings": meanings})
         return
     from rich.console import Console
     from rich.markup import escape
@@ -130,9 +132,9 @@ def describe(method: Method, as_json: bool) -> None:
         ("paper", method.paper),
     )
     console.print(grid(facts, widths=(5,)))
-    if method.options:
+    if defaults:
         console.print("[bold]Options[/bold]  --option NAME=VALUE")
-        console.print(grid(option_rows(method.options, meanings), widths=(19, 13)))
+        console.print(grid(option_rows(defaults, meanings), widths=(19, 13)))
 
 
 def option_rows(defaults: Mapping[str, Any], meanings: Mapping[str, str]) -> Iterable[tuple[str, ...]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import masklens
 
-from ..progress import stage
+from ..progress import stage, step
 from . import options
 from .console import print_json, tell, working
 from .inputs import check_methods, check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
@@ -141,7 +141,7 @@ def read_columns(
 
 def play(subject: Subject | None, sets: dict[str, Any]) -> Table:
     """The hiding and revealing games."""
-    with stage("playing the hiding and revealing games"):
+    with stage("playing the hiding and revealing games"), step("games"):
         return masklens.evaluate(subject, sets, metrics=["hiding", "revealing"])
 
 

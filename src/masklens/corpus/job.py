@@ -15,7 +15,7 @@ from ..errors import CorpusError, LensError, MethodError, ModelError, check_seed
 from ..files import FileModel, file_system, parse, reason
 from ..files.formats import STANDARD_INPUT, Columns
 from ..files.reading import check_columns
-from ..model.places import check_place
+from ..model.places import check_place, gguf_place
 from .storage import Folder
 
 MANIFEST, DATA, REJECTS = "manifest.json", "data", "rejects"
@@ -197,9 +197,10 @@ def fingerprint_of_files(path: str, endings: str | tuple[str, ...] = "", depth: 
 
 def model_hash(path: str, trust_remote_code: bool = False) -> str:
     """The hash of a local folder, or the commit of a hub id."""
-    check_place(path)
-    if Path(path).is_dir():
-        return folder_hash(path)
+    folder, gguf_file = gguf_place(path)
+    check_place(folder, gguf_file)
+    if Path(folder).is_dir():
+        return folder_hash(str(folder))
     import transformers
 
     try:

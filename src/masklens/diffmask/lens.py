@@ -376,6 +376,7 @@ def _load_lens(subject: Subject, options: dict[str, Any]) -> dict[str, Any]:
     exempt={"zero_effect": "keep probabilities of a model without effect all go to 0 but never reach it"},
     quick={"steps": 10},
     prepare=_load_lens,
+    baseline="mask or zero",
 )
 def diffmask(
     request: Request,

@@ -188,6 +188,7 @@ def diffmask_per_text(request: Request, margin: float, steps: int, lr: float, le
     merge="max",
     exempt={"zero_effect": "keep probabilities of a model without effect go to 0 but never reach it"},
     quick={"steps": 10},
+    baseline="zero",
 )
 def reinforce(request: Request, *, margin: float = 0.1, steps: int = 1000, lr: float = 0.1) -> Tensor:
     """P(kept) of every token, learned for each text alone with Bernoulli masks."""

@@ -21,7 +21,7 @@ from ..methods.registry import METHODS, load_all
 from ..methods.ways import Way, find_ways
 from ..model.batch import as_texts
 from ..model.subject import Subject, as_subject
-from ..progress import showing, stage
+from ..progress import numbered, showing, stage, step
 from ..records.layers import in_layers, site_name
 from ..records.verification import LEVEL, Verification, standing
 from .table import Cell, Table, cell, plain_text
@@ -205,7 +205,8 @@ class Trial:
         settings: dict[str, Any] = {"sites": sites, "seed": self.seed, **way.options}
         explain(self.subject, self.texts[:1], way.method.name, **settings)  # warm-up, not timed
         found = explain(self.subject, self.texts, way.method.name, **settings)
-        proofs = self.verify(way, found, sites)
+        with step(f"verifying {name}"):
+            proofs = self.verify(way, found, sites)
         seconds = (found.seconds or 0.0) / len(self.texts)
         return [Candidate(name, way, s, found, p, seconds) for s, p in zip(sites, proofs, strict=True)]
 
@@ -231,9 +232,10 @@ def pick(trial: Trial, ways: Mapping[str, Way]) -> tuple[Candidate, Table]:
     found: list[Candidate] = []
     notes: list[str] = []
     with stage("choosing", len(ways)) as update:
-        for name, way in ways.items():
+        for number, (name, way) in numbered(ways.items(), "method"):
             try:
-                found += trial.run(name, way, candidate_sites(trial.subject, way))
+                with step(number):
+                    found += trial.run(name, way, candidate_sites(trial.subject, way))
             except MasklensError as error:
                 notes.append(f"{name} is left out: {in_layers(' '.join(str(error).split()))}")
             update(advance=1)
@@ -252,7 +254,7 @@ def candidate_sites(subject: Subject, way: Way) -> list[int]:
 
 def confirm(trial: Trial, best: Candidate, tried: Table) -> Choice:
     """The choice, with its result on other texts."""
-    with stage("confirming"):
+    with stage("confirming"), step("confirming"):
         (again,) = trial.run(best.name, best.way, [best.site])
         passed = sum(proof.passed for proof in again.proofs)
         p_value = chance(passed, len(again.proofs))

@@ -85,6 +85,29 @@ def random_rankings(views: Views, draws: int, seed: int = 0) -> list[Ranking]:
     return [Ranking.of(one, views.removable) for one in scores]
 
 
+def own_scores(attribution: Attribution, site: int) -> np.ndarray:
+    """The scores of the text's own tokens at a site, without special tokens such as [CLS]."""
+    return attribution.at(site)[~np.array(attribution.special, dtype=bool)]
+
+
+def is_flat(scores: np.ndarray) -> bool:
+    """Whether all scores are equal, so that they rank nothing."""
+    return bool(np.ptp(scores) <= 1e-9 * max(1.0, float(np.abs(scores).max()))) if len(scores) else True
+
+
+def ranking_site(attributions: Sequence[Attribution]) -> int:
+    """The deepest site at which the scores rank the words of at least one text.
+
+    After the last block of a classifier, often [CLS] alone has a score. For keep probabilities, which may
+    all be equal, and if there is no such site, it is the deepest site of all.
+    """
+    first = attributions[0]
+    for site in reversed(first.sites):
+        if first.merge == "max" or not all(is_flat(own_scores(a, site)) for a in attributions):
+            return site
+    return first.sites[-1]
+
+
 def score_matrix(batch: Batch, attributions: Sequence[Attribution], site: int | None = None) -> np.ndarray:
     """Scores (texts, tokens) over the model's own tokens, 0 at padding."""
     if len(attributions) != len(batch):

@@ -20,7 +20,9 @@ from torch import nn
 from ..attribution import Attribution, Text
 from ..errors import MethodError
 from ..model.subject import Subject
+from ..records.layers import site_name
 from .agreement import mean_pairwise, rank_agreement
+from .ranking import is_flat, own_scores
 
 Explainer = Callable[[Subject, Sequence[Text]], Sequence[Attribution]]
 
@@ -148,12 +150,16 @@ def _change(a: Attribution, b: Attribution) -> float:
 
 def problems(attributions: Sequence[Attribution]) -> list[str]:
     """What is obviously wrong with attributions: scores that are constant, or the same for every text."""
-    rows = [a.scores[-1][~np.array(a.special)] for a in attributions]
+    site = attributions[0].sites[-1] if attributions else 0
+    rows = [own_scores(a, a.sites[-1]) for a in attributions]
     rows = [row for row in rows if len(row) > 1]
     found = []
-    flat = sum(bool(np.ptp(row) <= 1e-9 * max(1.0, float(np.abs(row).max()))) for row in rows)
+    flat = sum(map(is_flat, rows))
     if flat:
-        found.append(f"{flat} of {len(rows)} texts have the same score on every token")
+        found.append(
+            f"at {site_name(site)}, {flat} of {len(rows)} texts have the same score on every token; give "
+            f"explain another layer (sites=)"
+        )
     if len(rows) > 2 and flat < len(rows) and _same_by_position(rows):
         found.append("scores depend on the position alone, not on the text")
     return found

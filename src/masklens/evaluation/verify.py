@@ -13,7 +13,7 @@ from ..errors import MethodError
 from ..model.subject import as_subject
 from ..records.verification import LEVEL, Verification
 from .masking import Views
-from .ranking import Ranking, random_rankings, rank, without_order_in_ties
+from .ranking import Ranking, random_rankings, rank, ranking_site, without_order_in_ties
 from .sufficiency import (
     MARGIN,
     RANDOM_ORDERS,
@@ -79,7 +79,8 @@ def verify(
         replace: "mask" (removed tokens become the mask token and leave attention), "drop" (they are taken
             out of the text), a vector that takes the place of their word embeddings, a Baseline, or a lens,
             whose learned baseline is used.
-        site: the site whose scores are used, by default the deepest.
+        site: the site whose scores are used, by default the deepest at which the words of any text have
+            different scores.
         margin: how far the output may move, in nats.
         guard: a margin in nats for every single text. If the prediction of a text changes or its output moves
             by more, further tokens are kept, the most important first, until the text is within the guard.
@@ -91,7 +92,7 @@ def verify(
         return []
     question = Question(keep, margin, guard, same_prediction, control)
     verifier = Verifier(subject, [a.text for a in attributions])
-    sites = [attributions[0].sites[-1] if site is None else site]
+    sites = [ranking_site(attributions) if site is None else site]
     return verifier.at_sites(attributions, sites, replace, question)[0]
 
 

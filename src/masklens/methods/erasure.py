@@ -51,6 +51,7 @@ class Rule:
     merge="max",
     exempt={"target": "it explains the prediction: a set is enough when the model still predicts the same"},
     quick={"smallest": 0, "budget": 200},
+    baseline="zero",
 )
 def erasure(
     request: Request,

@@ -19,7 +19,8 @@ from ..model.known import Heard
 from ..model.locks import locks_of
 from ..model.memory import BatchSize, tokens_at_once
 from ..model.subject import Subject, as_subject, outside_inference_mode
-from ..progress import showing, stage
+from ..progress import showing, stage, step
+from ..records.layers import as_site
 from ..tasks.base import Task, per_text
 from .registry import Method, Request, find
 
@@ -37,7 +38,7 @@ def explain(
     method: str = "integrated_gradients",
     target: Any = None,
     batch_size: int | None = None,
-    sites: Sequence[int] | str | None = None,
+    sites: Sequence[int | str] | str | None = None,
     baselines: Any = None,
     seed: int = 0,
     show_progress: bool = False,
@@ -53,7 +54,8 @@ def explain(
         target: a class id or name (one, or a list with one per text); by default the predicted one.
         batch_size: texts that go through the model at once; by default as many as are fast and fit into
             memory.
-        sites: site numbers, "all", or None for the method's own choice.
+        sites: numbers of sites or names of layers such as "block 3", "all", or None for the method's own
+            choice.
         baselines: what stands for an absent token, for the methods that need it.
         windows: for question answering, by how many tokens windows over a context that is too long for the
             model overlap, such as 128. The window with the best answer is explained; the record is of that
@@ -72,7 +74,12 @@ def explain(
     size = BatchSize(batch_size, tokens_at_once(subject.module, subject.device))
     results: list[Attribution | None] = [None] * len(texts)
     heard, shown = Heard(subject), shown_settings({**chosen.options, **settings})
-    with showing(show_progress), stage(method, len(texts)) as update, outside_inference_mode():
+    with (
+        showing(show_progress),
+        step(method),
+        stage("texts", len(texts)) as update,
+        outside_inference_mode(),
+    ):
         for rows, computed in _one_behind(_computed(subject, chosen, texts, targets, where, settings, size)):
             computed.wait()
             heard.add(rows, computed.batch, computed.reference)
@@ -103,12 +110,14 @@ def _length(text: Text) -> int:
 
 
 def chosen_sites(
-    subject: Subject, method: Method, sites: Sequence[int] | str | None, lens: Any
+    subject: Subject, method: Method, sites: Sequence[int | str] | str | None, lens: Any
 ) -> tuple[int, ...]:
     """The sites asked for; by default those of the lens, or the method's own."""
     if sites is None:
         return method.default_sites(subject) if lens is None else lens.sites
-    return subject.sites if sites == "all" else subject.check_sites(int(site) for site in sites)
+    if sites == "all":
+        return subject.sites
+    return subject.check_sites(map(as_site, [sites] if isinstance(sites, str | int) else sites))
 
 
 def _encoded(

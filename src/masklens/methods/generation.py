@@ -38,7 +38,7 @@ def explain_generation(
     continuation: str | None = None,
     units: Any = "tokens",
     target: Any = None,
-    sites: Sequence[int] | str | None = None,
+    sites: Sequence[int | str] | str | None = None,
     baselines: Any = None,
     seed: int = 0,
     method_options: Mapping[str, Any] | None = None,
@@ -69,7 +69,7 @@ def explain_generation(
     if not isinstance(subject.task, CausalLM):
         raise ModelError(
             f"explain_generation is for causal language models, not for {type(subject.task).__name__}; use "
-            f"explain"
+            f"masklens.explain"
         )
     check_units(units, turns=not isinstance(prompt, str))
     where = chosen_sites(subject, chosen, sites, options.get("lens"))

@@ -248,6 +248,7 @@ def _range(state: Tensor, valid: Tensor) -> Tensor:
     paper="Sundararajan et al. 2017",
     shares=True,
     quick={"n_steps": 4},
+    baseline="zero",
 )
 def integrated_gradients(
     request: Request,

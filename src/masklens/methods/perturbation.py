@@ -98,6 +98,7 @@ def at_each_site(
     paper="Zeiler and Fergus 2014",
     shares=True,
     needs="forward passes",
+    baseline="mask or zero",
 )
 def occlusion(request: Request, *, window: int = 1, internal_batch_size: int | None = None) -> Tensor:
     """The score minus the score without a window of tokens, averaged over the windows with the token.
@@ -141,6 +142,7 @@ def _windows(valid: Tensor, window: int) -> Tensor:
     shares=True,
     needs="forward passes",
     quick={"n_samples": 2},
+    baseline="mask or zero",
 )
 def shapley(request: Request, *, n_samples: int = 25, internal_batch_size: int | None = None) -> Tensor:
     """The mean rise of the score when the token is added, over `n_samples` random orders.
@@ -185,6 +187,7 @@ def _rises(v: ValueFunction, rank: Tensor, ends: Tensor) -> Tensor:
     shares=True,
     needs="forward passes",
     quick={"n_samples": 10},
+    baseline="mask or zero",
 )
 def lime(
     request: Request,
@@ -238,6 +241,7 @@ def ridge(features: Tensor, values: Tensor, weights: Tensor, penalty: float) -> 
     cost="2 n_samples",
     paper="Lundberg and Lee 2017",
     quick={"n_samples": 2},
+    baseline="zero and pad",
 )
 def gradient_shap(request: Request, *, n_samples: int = 5, internal_batch_size: int | None = None) -> Tensor:
     """(h - b) . gradient at a random point between b and h, averaged over `n_samples`.
@@ -279,6 +283,7 @@ def _expected_gradient(
     cost="4 per baseline",
     paper="Shrikumar et al. 2017; Lundberg and Lee 2017",
     needs="gradients; captum",
+    baseline="zero and pad",
 )
 def deeplift_shap(request: Request, *, internal_batch_size: int | None = None) -> Tensor:
     """captum's DeepLIFT of the state at the site, averaged over baselines, summed over features.

@@ -66,6 +66,7 @@ def allennlp_smooth(request: Request) -> Tensor:
     summary="AllenNLP's integrated gradients of the loss, 10 steps",
     cost="20",
     paper=ALLENNLP,
+    baseline="zero",
 )
 def allennlp_integrated(request: Request) -> Tensor:
     """|h . mean gradient| at 0, 0.1, ..., 0.9 of the way from zero, as shares of the text."""
@@ -80,7 +81,8 @@ def preset(
 
     Methods that read gradients work at the output of the whole embedding layer.
     """
-    needs = METHODS[method.__name__].needs
+    like = METHODS[method.__name__]
+    needs, usual = like.needs, like.baseline if baselines is None else str(baselines)
     shared = {"planted": "a token shares the fall of its window with its neighbours"}
 
     def run(request: Request) -> Tensor:
@@ -97,6 +99,7 @@ def preset(
         cost=cost,
         paper="Feldhus et al. 2021 (Thermostat)",
         needs=needs,
+        baseline=usual,
         sites="inputs" if needs == "forward passes" else "embeddings",
         exempt=shared if "window" in options else {},
     )(run)

@@ -184,6 +184,8 @@ class Method:
     """the cost in forward passes over the same batch"""
     paper: str
     needs: str = "gradients"
+    baseline: str = ""
+    """the default of `baselines`, in words; empty for a method that has no use for them"""
     shares: bool = False
     """whether the runs for a text also serve all its beginnings (see `Request.shared`)"""
     sites: Literal["inputs", "embeddings", "all", "blocks"] = "inputs"
@@ -264,11 +266,11 @@ def register(name: str, **about: Any) -> Callable[[Callable[..., Tensor]], Calla
 
 
 def find(name: str) -> Method:
-    """The method with this name. An unknown name raises an error that lists the methods."""
+    """The method with this name. An unknown name raises an error that names a close one."""
     load_all()
     if name not in METHODS:
-        known = sorted(METHODS)
-        raise MethodError(f"no method {name!r}; there are {', '.join(known)}{did_you_mean(name, known)}")
+        hint = did_you_mean(name, METHODS) or ";"
+        raise MethodError(f"no method {name!r}{hint} `masklens methods` lists all")
     return METHODS[name]
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..attribution import Explanations, Text
-from ..errors import MethodError
+from ..errors import MethodError, did_you_mean
 from ..model.subject import Subject
+from ..progress import numbered, step
 from .explain import explain
 from .registry import METHODS, Method, find, load_all
 
@@ -36,14 +37,16 @@ class Way:
         return LENS_COST if self.lenses else self.method.cost
 
     def takes(self, option: str) -> bool:
-        return option in self.method.options or option == "baselines"
+        return option in self.method.options or (option == "baselines" and bool(self.method.baseline))
 
 
 def ways(lenses: Sequence[Any] = (), lm_head: Any = None) -> dict[str, Way]:
-    """All ways, by name: the lenses first, then every method whose requirements are met."""
+    """All ways, by name: the lenses, the common methods, then the others whose requirements are met: the
+    cheapest first, and those for comparison last."""
     load_all()
     found = _lens_ways(lenses)
-    for name in dict.fromkeys([*COMMON, *METHODS]):
+    others = sorted(METHODS.values(), key=lambda method: (method.needs == "nothing", method.passes))
+    for name in dict.fromkeys([*COMMON, *(method.name for method in others)]):
         lacks = name == "diffmask" or (name == "decoded_gradcam" and lm_head is None)
         if not lacks and not METHODS[name].is_preset:
             found[name] = _method_way(name, lm_head, chosen=name in COMMON[:2])
@@ -68,8 +71,16 @@ def find_ways(
         raise MethodError("lm_head= is for decoded_gradcam; choose it as well, or leave lm_head= out")
     for option in options or {}:
         if not any(way.takes(option) for way in found.values()):
-            raise MethodError(f"none of {', '.join(found)} has an option {option!r}")
+            _refuse(option, found)
     return {name: _with_options(way, options or {}) for name, way in found.items()}
+
+
+def _refuse(option: str, found: Mapping[str, Way]) -> None:
+    """The error about an option that no way has."""
+    if len(found) == 1:
+        next(iter(found.values())).method.check_options([option])
+    known = [name for way in found.values() for name in way.method.options]
+    raise MethodError(f"none of {', '.join(found)} has an option {option!r}{did_you_mean(option, known)}")
 
 
 def _lens_ways(lenses: Sequence[Any]) -> dict[str, Way]:
@@ -92,7 +103,8 @@ def explain_ways(
     subject: Subject, texts: Sequence[Text], chosen: Mapping[str, Way], **common: Any
 ) -> dict[str, Explanations]:
     """Explain the same texts in several ways. Returns the results by the names of the ways."""
-    return {
-        name: explain(subject, texts, way.method.name, **common, **way.options)
-        for name, way in chosen.items()
-    }
+    found = {}
+    for number, (name, way) in numbered(chosen.items(), "method"):
+        with step(number):
+            found[name] = explain(subject, texts, way.method.name, **common, **way.options)
+    return found

@@ -23,9 +23,16 @@ def check_device(device: str | torch.device) -> None:
 
 def _no_device(device: str | torch.device, error: Exception) -> ModelError:
     return ModelError(
-        f"the model cannot be moved to device {str(device)!r}: {str(error).splitlines()[0]}. Use 'cpu', or a "
-        f"device that this machine and this build of torch have, such as 'cuda' or 'cuda:0'"
+        f"the model cannot be moved to device {str(device)!r}: {str(error).splitlines()[0]}. Devices that "
+        f"torch can use here: {', '.join(available())}"
     )
+
+
+def available() -> list[str]:
+    """The devices of this machine that this build of torch can use."""
+    counts = {"cuda": torch.cuda.device_count(), "xpu": torch.xpu.device_count()}
+    found = [f"{kind}:{i}" for kind, count in counts.items() for i in range(count)]
+    return ["cpu", *found, *["mps"] * torch.backends.mps.is_available()]
 
 
 def moved(model: nn.Module, device: str | torch.device | None) -> nn.Module:

@@ -13,7 +13,7 @@ from torch import nn
 from ..errors import ModelError
 from . import int8
 from .families import HEADS
-from .places import check_place, not_loaded
+from .places import check_place, gguf_place, not_loaded
 from .tokenizer import load_tokenizer
 
 
@@ -26,10 +26,12 @@ def load_pretrained(
 ) -> tuple[nn.Module, Any]:
     """Load the model, with the head that its config names, and the tokenizer. Pickled weights are never read.
 
-    A GGUF file is loaded as a causal language model.
+    A GGUF file is loaded as a causal language model. It may be named by the path, too.
     """
     from safetensors import SafetensorError
 
+    if gguf_file is None and "subfolder" not in options:
+        path, gguf_file = gguf_place(path)
     if "subfolder" not in options:
         check_place(path, gguf_file)
     everywhere: dict[str, Any] = {name: options.pop(name) for name in _WHERE if name in options}

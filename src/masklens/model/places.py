@@ -9,18 +9,36 @@ from pathlib import Path
 from ..errors import ModelError, did_you_mean
 
 
+def gguf_place(path: str | os.PathLike[str]) -> tuple[str | os.PathLike[str], str | None]:
+    """The folder and the name of a GGUF file: of the file that is given, or of the only one in a folder
+    without config.json. Any other path comes back as it is, without a name."""
+    place = Path(path)
+    if place.suffix == ".gguf" and place.is_file():
+        return place.parent, place.name
+    held = _gguf_files(place)
+    return (place, held[0]) if len(held) == 1 and not (place / "config.json").exists() else (path, None)
+
+
+def _gguf_files(place: Path) -> list[str]:
+    return sorted(one.name for one in place.glob("*.gguf")) if place.is_dir() else []
+
+
 def check_place(path: str | os.PathLike[str], gguf_file: str | None = None) -> None:
     """Raise a ModelError if a path names no folder, or a folder without a model. A hub id is not checked."""
     place = Path(path)
     if place.is_dir():
         if not gguf_file and not (place / "config.json").exists():
+            if len(several := _gguf_files(place)) > 1:
+                raise ModelError(
+                    f"the folder {place} holds {', '.join(several)}; give the path of one of them"
+                )
             held = ", ".join(sorted(one.name for one in place.iterdir())[:5])
             raise ModelError(
                 f"the folder {place} {f'holds {held}, but' if held else 'is empty:'} no config.json; give a "
                 f"folder with config.json, model.safetensors and a tokenizer"
             )
     elif place.exists():
-        raise ModelError(f"{place} is a file; give the folder that holds the model")
+        raise ModelError(f"{place} is a file; give the folder that holds the model, or a GGUF file")
     elif not isinstance(path, str) or _is_local(path):
         beside = [one.name for one in place.parent.iterdir()] if place.parent.is_dir() else []
         raise ModelError(

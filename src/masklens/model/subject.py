@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace as _replace
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 import torch
@@ -127,9 +128,9 @@ class Subject:
         """Load a model from a folder or by its hub id. The task is read from its config.
 
         Further options, such as `device_map` and `revision`, go to transformers. Weights come from
-        safetensors, or from `gguf_file`. Pickled weights are not read. Without `dtype` a model runs in the
-        number format of its checkpoint, except that float16 becomes float32 on a CPU, where it is many
-        times faster.
+        safetensors, or from a GGUF file: give its path, or its name as `gguf_file`. Pickled weights are not
+        read. Without `dtype` a model runs in the number format of its checkpoint, except that float16 becomes
+        float32 on a CPU, where it is many times faster.
         """
         from .loading import load_pretrained
 
@@ -174,6 +175,12 @@ class Subject:
         numbered = points if isinstance(points, Mapping) else dict(enumerate(points))
         self._set(module, numbered, task, encode)
         return self
+
+    def __repr__(self) -> str:
+        labels = shorten(", ".join(getattr(self.task, "labels", ())), 60, placeholder=" ...")
+        task = f"{type(self.task).__name__}{f': {labels}' if labels else ''}"
+        facts = (type(self.module).__name__, task, f"{len(self.blocks)} blocks", str(self.device))
+        return f"Subject({'; '.join(facts)})"
 
     @property
     def sites(self) -> tuple[int, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from operator import index
+from typing import Any
 
 from ..errors import SiteError
 
@@ -22,6 +24,18 @@ def site_number(name: str) -> int:
     if not plain.startswith("block") or not number.isdecimal() or int(number) < 1:
         raise SiteError(f"no layer {name!r}; give words, embeddings, or a block such as 'block 3'")
     return int(number) + 1
+
+
+def as_site(layer: Any) -> int:
+    """The site that is meant by its number or by its layer's name."""
+    if isinstance(layer, str):
+        return site_number(layer)
+    try:
+        return index(layer)
+    except TypeError:
+        raise SiteError(
+            f"no layer {layer!r:.60}; give the number of a site, or a name such as 'block 3'"
+        ) from None
 
 
 def row_name(name: str) -> str:

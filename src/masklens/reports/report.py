@@ -12,6 +12,7 @@ from ..errors import FileError
 from ..evaluation.table import Table
 from ..evaluation.verify import Question, Verifier
 from ..files import check_writable, whole
+from ..progress import numbered, step
 from ..records.generation import Generation
 from ..records.verification import Verification
 from .generation import generation_data, proved, same_answers
@@ -141,11 +142,12 @@ def prove_all(
     entries: list[Entry] = []
     last: list[Entry] = []
     verifier: Verifier | None = None
-    for name, chosen in sets.items():
+    for number, (name, chosen) in numbered(sets.items(), "method"):
         texts = [a.text for a in chosen]
         if subject is not None and (verifier is None or verifier.texts != texts):
             verifier = Verifier(subject, texts)
-        last = list(prove(chosen, name, verifier, lenses, question))
+        with step(number), step(f"verifying {name}"):
+            last = list(prove(chosen, name, verifier, lenses, question))
         entries += last
     if verifier is None or len(verifier.texts) < 2:
         return entries, []
