@@ -10,6 +10,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 from latex2mathml.converter import convert
@@ -100,7 +101,18 @@ def commands() -> Iterator[str]:
     from masklens.cli.main import app
 
     for name, command in sorted(typer.main.get_command(app).commands.items()):  # type: ignore[attr-defined]
-        yield from (f"## masklens {name}", "", command.help or "", "", "| option | meaning |", "|---|---|")
+        about, _, examples = (command.help or "").partition("[bold]Examples[/bold]")
+        yield from (
+            f"## masklens {name}",
+            "",
+            about.strip(),
+            "",
+            "```sh",
+            dedent(examples.strip("\n")),
+            "```",
+            "",
+        )
+        yield from ("| option | meaning |", "|---|---|")
         yield from (_row(_flags(p), p.help or "") for p in command.params if p.name != "help")
         yield ""
 
