@@ -223,8 +223,9 @@ def test_gradcam_at_all_layers_is_verified_where_words_have_scores():
     subject, texts = ml.Subject.default(), read_reviews()[0][:3]
     found = ml.explain(subject, texts, "gradcam")
     assert {proof.site for proof in ml.verify(subject, found)} == {6}
-    assert {proof.verdict for proof in ml.verify(subject, found, site=7)} == {"ties"}
-    assert {proof.verdict for proof in ml.verify(subject, found)} != {"ties"}
+    nothing = {"ties", "no token needed"}
+    assert {proof.verdict for proof in ml.verify(subject, found, site=7)} <= nothing
+    assert not {proof.verdict for proof in ml.verify(subject, found)} & {"ties"}
 
 
 def test_without_the_control_there_is_no_verdict():
