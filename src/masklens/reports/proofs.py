@@ -110,9 +110,8 @@ def ranking_grid(
         f"{name}, {site_name(best[name])}, {control_line(proofs[name][best[name]], random)}" for name in names
     ]
     note = (
-        f"A text passes if some of its tokens suffice, and random explanations do worse (p at most {LEVEL}). "
-        + "; ".join(lines)
-        + "."
+        "A text passes if some of its tokens suffice, random orders do not need fewer, and random "
+        f"explanations do worse (p at most {LEVEL}). " + "; ".join(lines) + "."
     )
     columns = ["method", "best layer", "texts that pass ↑", "tokens needed ↓", "seconds a text"]
     columns += [with_arrow(table, metric) for metric in metrics] if table else []
