@@ -92,7 +92,11 @@ def _unsure(proof: Verification) -> str:
     """Why an explanation whose tokens suffice is no better than random."""
     if proof.random_need is not None and proof.needed > proof.random_need:
         return "random orders need fewer"
-    return "this may be luck"
+    return (
+        "this may be luck"
+        if proof.probability_without is None
+        else "as many random tokens may matter as much"
+    )
 
 
 def _beside(proof: Verification) -> str:

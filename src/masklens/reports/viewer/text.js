@@ -310,7 +310,7 @@ function proofBlock(text, map, row) {
   return proof.removed.size ? [verdict, whatIsLeft(text, map, proof)] : [verdict];
 }
 
-function enoughSaid({ verdict, kept, needed, tokens, after, randomNeeded }, noun) {
+function enoughSaid({ verdict, kept, needed, tokens, after, randomNeeded, without }, noun) {
   const share = `${needed} of ${plural(tokens, noun)}`;
   if (verdict === "ties") return `Equal scores do not say which ${noun}s to keep: there is nothing to verify.`;
   if (verdict === "no token needed")
@@ -320,7 +320,8 @@ function enoughSaid({ verdict, kept, needed, tokens, after, randomNeeded }, noun
   if (verdict === "not sufficient" || !kept)
     return `${needed ? "These " : ""}${share} do not suffice (${after}${kept ? "" : ", another prediction"}).`;
   if (verdict === "no better than random") {
-    const unsure = randomNeeded != null && needed > Math.ceil(randomNeeded) ? "random orders need fewer" : "this may be luck";
+    const luck = without == null ? "this may be luck" : `as many random ${noun}s may matter as much`,
+      unsure = randomNeeded != null && needed > Math.ceil(randomNeeded) ? "random orders need fewer" : luck;
     return `${share} suffice (${after}), but ${unsure}.`;
   }
   return needed ? `These ${share} suffice (${after}).` : `No ${noun} is needed (${after}).`;
