@@ -66,13 +66,12 @@ def run(
     check_wanted(part, names)
     subject = load(model)
     sets = {name: comparable(subject, some) for name, some in sets.items()}
-    settings = {"model": model, "limit": limit, "seed": seed}
+    settings = {"model": Path(model).name, "limit": limit, "seed": seed}
     parts = Parts(out / "parts" / Path(model).stem, settings)
     for name in asked_for(names, part):
         group, which = name.split("/")
         parts.do(name, lambda g=group, w=which: measure(subject, sets[g], w, seed), tell)
-    command = command_line("contrastive", out="DIR", data="DATA", limit=limit, seed=seed)
-    report.write(out, names, command)
+    report.write(out, names, command_line("contrastive", out="DIR", data="DATA", seed=seed))
 
 
 def load(model: str) -> Subject:

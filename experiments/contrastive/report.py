@@ -53,7 +53,8 @@ only tokens are evidence is left out.
 """
     lines = [text]
     for model, found in results["models"].items():
-        lines += [f"## {model}", "", *_best(found["sets"]), *_layers(found["sets"])]
+        said = f"At most {found['settings']['limit']} prompts of each set (`--limit`)."
+        lines += [f"## {model}", "", said, "", *_best(found["sets"]), *_layers(found["sets"])]
     return lines
 
 
