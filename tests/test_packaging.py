@@ -104,5 +104,8 @@ def test_the_command_runs(binaries, tmp_path):
 
 
 def test_the_viewer_is_in_the_wheel(binaries, tmp_path):
-    code = "from masklens.reports.page import *; print(report_html(report_data([]), {}))"
+    code = (
+        "from masklens.reports.document import report_html; from masklens.reports.page import report_data; "
+        "print(report_html(report_data([]), {}))"
+    )
     assert "</html>" in run(binaries / "python", "-c", code, cwd=tmp_path)

@@ -18,7 +18,8 @@ from masklens.attribution import Attribution
 from masklens.errors import FileError, MasklensError, TargetError, TextError
 from masklens.files.formats import Columns
 from masklens.files.reading import read_rows
-from masklens.reports.page import Entry, report_data, report_html
+from masklens.reports.document import report_html
+from masklens.reports.page import Entry, report_data
 
 quick = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 

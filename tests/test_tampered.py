@@ -21,7 +21,8 @@ from masklens.corpus import Job, read_back, run
 from masklens.diffmask.saved import SavedLens
 from masklens.errors import CorpusError, FileError, LensError, MasklensError
 from masklens.evaluation.imported import read_attributions
-from masklens.reports.page import Entry, report_data, report_html
+from masklens.reports.document import report_html
+from masklens.reports.page import Entry, report_data
 from records import make
 from tampering import changed, damage, often, one_line
 

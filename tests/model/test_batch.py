@@ -8,7 +8,8 @@ import torch
 import tiny
 from masklens import Subject, explain
 from masklens.errors import TextError
-from masklens.model.batch import TokenizerEncoder, align, marker_ids
+from masklens.model.alignment import align
+from masklens.model.batch import TokenizerEncoder, marker_ids
 
 TOKENIZERS = {
     "wordpiece": tiny.wordpiece,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from hostile import HOSTILE
-from masklens.reports.page import Entry, report_data, report_html
+from masklens.reports.document import report_html
+from masklens.reports.page import Entry, report_data
 from records import make, make_pair
 
 WORDS = tuple(f"w{i}" for i in range(200))

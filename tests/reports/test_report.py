@@ -12,6 +12,7 @@ import pytest
 from hostile import FORBIDDEN, HOSTILE
 from masklens.errors import TargetError
 from masklens.evaluation.table import Cell, Table
+from masklens.reports.document import embedded, report_html
 from masklens.reports.fragment import fragment
 from masklens.reports.labels import visible
 from masklens.reports.page import (
@@ -21,14 +22,12 @@ from masklens.reports.page import (
     Cloud,
     Entry,
     Grid,
-    embedded,
     evaluation_panels,
     layout_data,
     over,
     panel_data,
     quantised,
     report_data,
-    report_html,
 )
 from masklens.reports.proofs import by_name, proof_panels
 from records import make, proved

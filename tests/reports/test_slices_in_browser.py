@@ -8,8 +8,9 @@ import pytest
 from hostile import HOSTILE
 from masklens.errors import TargetError
 from masklens.evaluation.table import Cell, Table
+from masklens.reports.document import report_html
 from masklens.reports.overview import overview
-from masklens.reports.page import Chart, Entry, Grid, evaluation_panels, report_data, report_html
+from masklens.reports.page import Chart, Entry, Grid, evaluation_panels, report_data
 from masklens.reports.proofs import by_name, proof_panels
 from masklens.reports.report import main_sets
 from records import make, proved

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from hostile import HOSTILE
+from masklens.reports.document import report_html
 from masklens.reports.fragment import palette
-from masklens.reports.page import Chart, Cloud, Entry, Grid, report_data, report_html
+from masklens.reports.page import Chart, Cloud, Entry, Grid, report_data
 from records import make, proved
 
 WIDTHS = (360, 820, 1440)

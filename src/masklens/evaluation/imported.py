@@ -22,7 +22,7 @@ from ..attribution import (
 )
 from ..errors import FileError
 from ..files import FileModel, PlainText, validate
-from ..model.batch import find_pieces
+from ..model.alignment import find_pieces
 
 ENDINGS = (".parquet", ".json", ".jsonl")
 MARK = re.compile(r"[\[<].*[\]>]|[\W_]*", re.DOTALL)

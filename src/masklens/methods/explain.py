@@ -18,7 +18,8 @@ from ..model.batch import Batch, arriving, as_texts
 from ..model.known import Heard
 from ..model.locks import locks_of
 from ..model.memory import BatchSize, tokens_at_once
-from ..model.subject import Subject, as_subject, outside_inference_mode
+from ..model.modes import outside_inference_mode
+from ..model.subject import Subject, as_subject
 from ..progress import showing, stage, step
 from ..records.layers import as_site
 from ..tasks.base import Task, per_text

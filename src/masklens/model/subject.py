@@ -24,6 +24,7 @@ from .batch import Batch, TokenizerEncoder
 from .default import HOME
 from .devices import check_device, check_weights, moved
 from .locks import lock_of
+from .modes import let_learn, outside_inference_mode
 from .tap import Point, Replacement, gathering, keeping_hooks, output_lengths, recomputing, tap
 from .tokenizer import check_tokenizer
 
@@ -381,12 +382,12 @@ class Subject:
         try:
             for m in training:
                 m.training = False
-            _let_learn(learning, False)
+            let_learn(learning, False)
             yield
         finally:
             for m in training:
                 m.training = True
-            _let_learn(learning, True)
+            let_learn(learning, True)
             self._frozen -= 1
 
     def _skip(
@@ -419,23 +420,6 @@ class Subject:
         with self.frozen(), tap(self.points, replace={lowest: states[lowest]}, skip={first: lengths[first]}):
             output = self._output(batch)
         return lengths if torch.equal(reference, output) else {}
-
-
-def _let_learn(places: Iterable[tuple[dict[str, nn.Parameter | None], str]], learn: bool) -> None:
-    for own, name in places:
-        parameter = own[name]
-        if parameter is not None:
-            parameter.requires_grad_(learn)
-
-
-@contextmanager
-def outside_inference_mode() -> Iterator[None]:
-    """Nothing is made in torch.inference_mode here: what is made there can never have a gradient."""
-    if torch.is_inference_mode_enabled():
-        with torch.inference_mode(False), torch.no_grad():
-            yield
-    else:
-        yield
 
 
 def _check_state(site: int, state: Tensor, batch: Batch) -> None:

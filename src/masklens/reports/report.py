@@ -15,10 +15,11 @@ from ..files import check_writable, whole
 from ..progress import numbered, step
 from ..records.generation import Generation
 from ..records.verification import Verification
+from .document import report_html
 from .generation import generation_data, proved, same_answers
 from .knowledge import knowledge_chart
 from .overview import overview
-from .page import Entry, Panel, evaluation_panels, report_data, report_html
+from .page import Entry, Panel, evaluation_panels, report_data
 from .proofs import by_name, proof_panels
 
 Sets = Mapping[str, Sequence[Attribution]]

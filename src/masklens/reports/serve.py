@@ -27,8 +27,9 @@ from ..records.generation import row
 from ..records.layers import in_layers
 from ..tasks.lm import CausalLM
 from ..tasks.spans import QuestionAnswering
+from .document import content_policy, report_html
 from .generation import Answer, generation_data, proved
-from .page import Entry, content_policy, report_data, report_html, text_data
+from .page import Entry, report_data, text_data
 from .queue import ENDED, Queue, Submission
 from .report import prove
 from .requests import LONGEST_TEXT, MOST_NEW_TOKENS, ROLES, BadRequest, completed, read_body, read_submission
