@@ -11,6 +11,7 @@ import masklens as ml
 import tiny
 from masklens.errors import ModelError, TextError
 from masklens.model.batch import FEW_TOKENS
+from masklens.model.tokenizer import add_start_token
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -108,3 +109,24 @@ def test_tokenizers_that_work_are_let_in(family):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tiny.subject(family)
+
+
+@pytest.mark.parametrize("asked", [True, False, None])
+def test_the_start_token_that_a_gguf_file_asks_for(asked, tmp_path):
+    """transformers does not read this entry; without the token Gemma predicts nonsense."""
+    gguf = pytest.importorskip("gguf")
+    writer = gguf.GGUFWriter(tmp_path / "one.gguf", "llama")
+    if asked is not None:
+        writer.add_add_bos_token(asked)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, "▁": 3, "a": 4, "▁a": 5}
+    tokenizer = hf.LlamaTokenizer(vocab=vocabulary, merges=[("▁", "a")])
+    tokenizer.add_bos_token = False
+    add_start_token(tokenizer, tmp_path / "one.gguf")
+    assert (tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id) == bool(asked)
+    plain = word_level(["a", "film"])
+    if asked:  # a tokenizer that cannot add one says so
+        with pytest.warns(UserWarning, match="asks for a start token"):
+            add_start_token(plain, tmp_path / "one.gguf")

@@ -85,7 +85,7 @@ def load_tokenizer(path: str | os.PathLike[str], everywhere: dict[str, Any]) -> 
     import transformers
 
     try:
-        return transformers.AutoTokenizer.from_pretrained(path, **everywhere)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, **everywhere)
     except Exception as error:  # the Rust library tokenizers raises plain Exceptions
         if "trust_remote_code" in str(error):
             raise
@@ -94,3 +94,26 @@ def load_tokenizer(path: str | os.PathLike[str], everywhere: dict[str, Any]) -> 
             f"({str(error).strip().splitlines()[0]:.120}); put tokenizer.json beside it, or use "
             f"Subject(model, tokenizer)"
         ) from error
+    if "gguf_file" in everywhere:
+        where = {name: value for name, value in everywhere.items() if name != "trust_remote_code"}
+        add_start_token(tokenizer, transformers.utils.cached_file(path, where.pop("gguf_file"), **where))
+    return tokenizer
+
+
+def add_start_token(tokenizer: Any, gguf: str | os.PathLike[str]) -> None:
+    """Let the tokenizer add the start token if its GGUF file asks for one, which transformers does not read.
+
+    Without it some models, such as Gemma, predict nonsense.
+    """
+    from gguf import GGUFReader
+
+    asked = GGUFReader(gguf).fields.get("tokenizer.ggml.add_bos_token")
+    if asked is None or not asked.contents():
+        return
+    tokenizer.add_bos_token = True
+    if tokenizer("a")["input_ids"][:1] != [tokenizer.bos_token_id]:
+        warnings.warn(
+            f"{os.fspath(gguf)!r} asks for a start token before each text, but its tokenizer cannot add one; "
+            f"write it into the texts",
+            stacklevel=6,
+        )
