@@ -20,7 +20,7 @@ import corpora
 import masklens as ml
 import tiny
 from corpora import content, save_model, slowly, write_corpus
-from masklens.corpus import Job, read_back, run
+from masklens.corpus import Job, read_back, run, worker
 from masklens.corpus.shards import Place
 from masklens.corpus.storage import Folder
 from masklens.corpus.worker import Chunk, Worker
@@ -127,12 +127,12 @@ def test_masks_over_states_are_verified_without_the_blocks_below(model, tmp_path
     torch.nn.init.constant_(probe.gate(0).bias, -9.0)  # everything is masked
     ml.DiffMask(subject, probe, "states", Settings()).save_pretrained(tmp_path / "lens")
     for verify in (False, True):
-        worker = Worker(Job(model, "x", "diffmask", lens=str(tmp_path / "lens"), verify=verify))
+        at_work = Worker(Job(model, "x", "diffmask", lens=str(tmp_path / "lens"), verify=verify))
         rows: list[int] = []
-        first = worker.subject.blocks[2].module.attention
+        first = at_work.subject.blocks[2].module.attention
         first.register_forward_hook(lambda module, args, output, rows=rows: rows.append(len(args[0])))
         texts = [Row(i, text) for i, text in enumerate(corpora.GOOD)]
-        shard = worker.explain(worker.encode(Chunk(Place(0, 0), "x", texts)))
+        shard = at_work.explain(at_work.encode(Chunk(Place(0, 0), "x", texts)))
         counts.append(sum(rows))
     assert shard.table["verification"][0]["divergence"].as_py() > 0
     assert counts[1] <= counts[0] + 2  # of two runs of one text it is seen that blocks can be left out
@@ -203,34 +203,53 @@ def test_a_text_whose_output_is_nan_is_set_aside_alone(job, tmp_path, monkeypatc
 
 def test_out_of_memory_halves_the_batch_and_keeps_the_size(job, tmp_path, monkeypatch):
     run(job, str(tmp_path / "a"))
-    sizes, columns = [], Worker._columns
+    sizes, launch = [], worker.run_method
 
-    def small_memory(self, batch):
-        sizes.append(len(batch))
-        if len(batch) > 3:
+    def small_memory(request, *given):
+        sizes.append(len(request.batch))
+        if len(request.batch) > 3:
             raise torch.OutOfMemoryError("no memory")
-        return columns(self, batch)
+        return launch(request, *given)
 
-    monkeypatch.setattr(Worker, "_columns", small_memory)
+    monkeypatch.setattr(worker, "run_method", small_memory)
     run(job, str(tmp_path / "b"))
     assert sizes[:3] == [8, 4, 2] and sizes.count(8) == 1 and max(sizes[8:]) == 2
     for a, b in zip(attributions(tmp_path / "a"), attributions(tmp_path / "b"), strict=True):
         np.testing.assert_allclose(a.scores, b.scores, atol=1e-5)
 
-    def no_memory(self, batch):
+    def no_memory(*given):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr(Worker, "_columns", no_memory)
+    monkeypatch.setattr(worker, "run_method", no_memory)
     with pytest.raises(CorpusError, match="none of the 67 rows"):
         run(job, str(tmp_path / "c"))
     assert sum("out of memory" in row["reason"] for row in rejects(tmp_path / "c")) == 60
 
 
-def test_another_error_of_the_model_stops_the_run(job, tmp_path, monkeypatch):
-    def broken(self, batch):
+def test_memory_that_is_short_after_the_scores_halves_the_batch_too(job, tmp_path, monkeypatch):
+    """Verification needs memory when the next batch is on the device already."""
+    run(job, str(tmp_path / "a"))
+    sizes, columns = [], worker.columns_of
+
+    def small_memory(batch, *given):
+        sizes.append(len(batch))
+        if len(batch) > 3:
+            raise torch.OutOfMemoryError("no memory")
+        return columns(batch, *given)
+
+    monkeypatch.setattr(worker, "columns_of", small_memory)
+    run(job, str(tmp_path / "b"))
+    assert sizes[:4] == [8, 8, 4, 2] and max(sizes) == 8 and max(sizes[-8:]) == 2
+    for a, b in zip(attributions(tmp_path / "a"), attributions(tmp_path / "b"), strict=True):
+        np.testing.assert_allclose(a.scores, b.scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("where", ["run_method", "columns_of"])
+def test_another_error_of_the_model_stops_the_run(job, tmp_path, monkeypatch, where):
+    def broken(*given):
         raise RuntimeError("shapes do not match")
 
-    monkeypatch.setattr(Worker, "_columns", broken)
+    monkeypatch.setattr(worker, where, broken)
     with pytest.raises(RuntimeError, match="shapes"):
         run(job, str(tmp_path))
 

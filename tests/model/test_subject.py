@@ -8,6 +8,7 @@ import tiny
 from masklens import Subject, explain
 from masklens.errors import ModelError, OutputError, SiteError
 from masklens.model.batch import Batch
+from masklens.model.nans import looking_later
 from masklens.model.tap import Point
 from masklens.tasks.classification import BinaryClassification
 
@@ -133,7 +134,10 @@ def test_a_nan_output_names_the_text(bert, unchanged):
 
     with pytest.raises(OutputError, match="NaN for text 1 of the batch .*the plot is dull"):
         bert.run(bert.encode(tiny.TEXTS), replace={0: spoil})
-    output = bert.run(bert.encode(tiny.TEXTS), replace={0: spoil}, check=False).output
+    with looking_later() as looks:
+        output = bert.run(bert.encode(tiny.TEXTS), replace={0: spoil}).output
+    with pytest.raises(OutputError, match="NaN for text 1 of the batch .*the plot is dull"):
+        looks[0].check()
     assert output[1].isnan().all() and not output[0].isnan().any()
     unchanged(bert.module)
 

@@ -149,8 +149,8 @@ def work(make: Callable[[], Worker], folder: Folder, todo: Iterable[Chunk]) -> I
     worker = make()
     with ThreadPoolExecutor(1) as reading, ThreadPoolExecutor(1) as writing:
         written: deque[Future[None]] = deque()
-        for chunk in _ahead(reading, chain([first], todo)):
-            shard = worker.explain(worker.encode(chunk))
+        for encoded in _ahead(reading, map(worker.encode, chain([first], todo))):
+            shard = worker.explain(encoded)
             if written:
                 written.popleft().result()  # at most one shard waits to be written
             written.append(writing.submit(write_shard, folder, *shard))

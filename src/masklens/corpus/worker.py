@@ -4,8 +4,8 @@ rows are set aside."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,15 +16,25 @@ from ..evaluation.masking import Views
 from ..evaluation.ranking import Ranking
 from ..evaluation.verify import Question, removal, try_removal, verifications
 from ..files.reading import Row
-from ..methods.explain import chosen_sites, finite_scores, run_method, shown_settings
+from ..methods.explain import (
+    Computed,
+    chosen_sites,
+    finite_scores,
+    one_behind,
+    run_method,
+    shown_settings,
+)
 from ..methods.registry import Request, find
 from ..model.batch import Batch
 from ..model.known import Known
 from ..model.memory import BatchSize, out_of_memory, tokens_at_once
+from ..model.nans import looking_later
 from ..model.subject import Subject
 from ..records.verification import Verification
 from .job import Job
 from .shards import SCHEMA, Place, Reject, columns_of, row_id, table_of
+
+T = TypeVar("T")
 
 
 class Chunk(NamedTuple):
@@ -43,7 +53,7 @@ class Encoded(NamedTuple):
 
     chunk: Chunk
     batch: Batch | None
-    """the rows that can be explained; None if there are none"""
+    """the rows that can be explained, on the CPU; None if there are none"""
     which: list[int]
     """for each text of the batch, the number of its row in the chunk"""
     rejects: dict[int, str]
@@ -62,6 +72,32 @@ OUT_OF_MEMORY = "out of memory, even in a batch of its own"
 
 Result = dict[str, Any] | str
 """the columns of some texts, or the reason why they could not be explained"""
+BAD = (OutputError, TextError)
+"""what the model says to a bad text"""
+
+
+class Launched(NamedTuple):
+    """A batch that the device is at work on."""
+
+    request: Request
+    computed: Computed
+
+
+def _reason_of_one(
+    work: Callable[[Worker, Batch, list[int]], T],
+) -> Callable[[Worker, Batch, list[int]], T | str]:
+    """Work on some texts of a batch; for a single text that fails, the reason."""
+
+    def tried(self: Worker, batch: Batch, rows: list[int]) -> T | str:
+        try:
+            return work(self, batch, rows)
+        except (*BAD, RuntimeError) as error:
+            short = out_of_memory(error)
+            if len(rows) > 1 or (isinstance(error, RuntimeError) and not short):
+                raise
+            return OUT_OF_MEMORY if short else str(error)
+
+    return tried
 
 
 class Worker:
@@ -106,7 +142,7 @@ class Worker:
 
     def _encode(self, chunk: Chunk, which: Sequence[int]) -> Batch | None:
         texts = [text for i in which if (text := chunk.rows[i].text) is not None]
-        return self.subject.encode(texts, [self.job.target] * len(texts)) if texts else None
+        return self.subject.tokenized(texts, [self.job.target] * len(texts)) if texts else None
 
     def _refusal(self, chunk: Chunk, i: int) -> str | None:
         """Why the model does not take a row; None if it does."""
@@ -122,15 +158,14 @@ class Worker:
         self._check_strict(chunk, rejects)
         tables, order = [], []
         with self.subject.frozen():
-            for rows in self.size.cut([] if batch is None else batch.lengths.tolist()):
-                for part, result in self._explain(batch, rows):
-                    if isinstance(result, str):
-                        rejects[which[part[0]]] = result
-                        self._check_strict(chunk, rejects)
-                    else:
-                        here = [which[i] for i in part]
-                        tables.append(self._with_rows(result, chunk, here))
-                        order += here
+            for part, result in [] if batch is None else self._explain(batch):
+                if isinstance(result, str):
+                    rejects[which[part[0]]] = result
+                    self._check_strict(chunk, rejects)
+                else:
+                    here = [which[i] for i in part]
+                    tables.append(self._with_rows(result, chunk, here))
+                    order += here
         table = pa.concat_tables([SCHEMA.empty_table(), *tables]).take(np.argsort(order))
         listed = [Reject(chunk.id_of(i), rejects[i]) for i in sorted(rejects)]
         return Shard(chunk.place, table, listed)
@@ -143,44 +178,62 @@ class Worker:
                 f"--strict to set such rows aside"
             )
 
-    def _explain(self, batch: Batch | None, rows: list[int]) -> Iterator[tuple[list[int], Result]]:
-        """The columns of these texts, or of parts of them; for a single text that failed, the reason.
+    def _explain(self, batch: Batch) -> Iterator[tuple[list[int], Result]]:
+        """The columns of the texts, batch by batch; for a single text that failed, the reason.
 
-        A batch that does not fit into memory is halved, and so are the batches after it. If the model fails
-        for a text (NaN), its batch is halved until the text is alone.
+        A GPU computes a batch while the columns of the last one are made. A batch that does not fit into
+        memory is halved, and so are the batches after it. If the model fails for a text (NaN), its batch is
+        halved until the text is alone.
         """
-        assert batch is not None
-        bad = (OutputError, TextError)
-        yield from self.size.within_memory(lambda some: self._result(batch, some), rows, bad)
+        for part, launched in one_behind(self._launched(batch)):
+            try:
+                done: Iterable[tuple[list[int], Result]] = [(part, self._columns(launched))]
+            except (OutputError, TextError, RuntimeError) as error:
+                if isinstance(error, RuntimeError) and not out_of_memory(error):
+                    raise
+                done = self.size.within_memory(lambda some: self._at_once(batch, some), part, BAD)
+            yield from done
 
-    def _result(self, batch: Batch, rows: list[int]) -> Result:
-        """The columns of these texts; for a single one that fails, the reason."""
-        try:
-            return self._columns(batch.take(rows).trimmed())
-        except (OutputError, TextError, RuntimeError) as error:
-            short = out_of_memory(error)
-            if len(rows) > 1 or (isinstance(error, RuntimeError) and not short):
-                raise
-            return OUT_OF_MEMORY if short else str(error)
+    def _launched(self, batch: Batch) -> Iterator[tuple[list[int], Launched | str]]:
+        """What the device is at work on, batch by batch; for a single text that failed, the reason."""
+        for rows in self.size.cut(batch.lengths.tolist()):
+            yield from self.size.within_memory(lambda some: self._launch(batch, some), rows, BAD)
 
-    def _columns(self, batch: Batch) -> dict[str, Any]:
+    @_reason_of_one
+    def _launch(self, batch: Batch, rows: list[int]) -> Launched:
+        """Have the device begin with these texts."""
+        some, wanted = batch.take(rows).trimmed(), [self.job.target] * len(rows)
+        with looking_later() as looks:
+            there = some.to(self.subject.device)
+            request = Request(self.subject, there, self.sites, wanted, self.job.seed)
+            scores = run_method(request, self.method, self.settings)
+            return Launched(request, Computed(some, request, scores, looks))
+
+    @_reason_of_one
+    def _at_once(self, batch: Batch, rows: list[int]) -> Result:
+        """The columns of these texts, without a batch in between."""
+        return self._columns(self._launch(batch, rows))
+
+    def _columns(self, launched: Launched | str) -> Result:
         """The shard's columns for one batch, without those that come from the rows."""
-        wanted = [self.job.target] * len(batch)
-        request = Request(self.subject, batch, self.sites, wanted, self.job.seed)
-        scores = finite_scores(self.method, run_method(request, self.method, self.settings))
-        task = self.subject.task
-        predicted = task.predict(request.reference, batch)
+        if isinstance(launched, str):
+            return launched
+        request, computed = launched
+        computed.wait()
+        batch, task = computed.batch, self.subject.task
+        scores = finite_scores(self.method, computed.scores)
+        predicted = task.predict(computed.reference, batch)
         columns = columns_of(batch, self.sites, scores, self._proof(request, scores))
         return columns | {
             "prediction": task.describe(predicted, batch),
-            "target": task.describe(request.target, batch),
+            "target": task.describe(computed.target, batch),
             "method": [self.method.name] * len(batch),
             "merge": [self.method.merge] * len(batch),
             "parts": [[] if isinstance(text, str) else list(task.parts) for text in batch.texts],
-            "settings": self._settings_of([request.notes_on(i) for i in range(len(batch))]),
-            "probabilities": [probability_rows(one) for one in task.probabilities(request.reference)],
+            "settings": self._settings_of(computed.notes),
+            "probabilities": [probability_rows(one) for one in task.probabilities(computed.reference)],
             "answer": task.answers(predicted, batch),
-            "expected": [request.expected.get(i, ()) for i in range(len(batch))],
+            "expected": [computed.expected.get(i, ()) for i in range(len(batch))],
         }
 
     def _settings_of(self, notes: Sequence[dict[str, Any]]) -> list[str]:

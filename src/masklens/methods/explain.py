@@ -19,6 +19,7 @@ from ..model.known import Heard
 from ..model.locks import locks_of
 from ..model.memory import BatchSize, tokens_at_once
 from ..model.modes import outside_inference_mode
+from ..model.nans import Look, looking_later
 from ..model.subject import Subject, as_subject
 from ..progress import showing, stage, step
 from ..records.layers import as_site
@@ -81,7 +82,7 @@ def explain(
         stage("texts", len(texts)) as update,
         outside_inference_mode(),
     ):
-        for rows, computed in _one_behind(_computed(subject, chosen, texts, targets, where, settings, size)):
+        for rows, computed in one_behind(_computed(subject, chosen, texts, targets, where, settings, size)):
             computed.wait()
             heard.add(rows, computed.batch, computed.reference)
             for i, attribution in zip(rows, records(computed, subject.task, chosen, shown), strict=True):
@@ -134,8 +135,8 @@ def _encoded(
 class Computed:
     """What the device computed for a batch, on its way to the CPU: the next batch need not wait for it."""
 
-    def __init__(self, batch: Batch, request: Request, scores: Tensor) -> None:
-        self.sites, self.expected = request.sites, request.expected
+    def __init__(self, batch: Batch, request: Request, scores: Tensor, looks: Sequence[Look] = ()) -> None:
+        self.sites, self.expected, self._looks = request.sites, request.expected, looks
         self.batch = batch.arriving()
         self.notes = [request.notes_on(i) for i in range(len(batch))]
         self.reference, self.target = arriving(request.reference), arriving(request.target)
@@ -147,9 +148,11 @@ class Computed:
         """a model on several GPUs, or scores made on the CPU: each device has its own queue"""
 
     def wait(self) -> None:
-        """Wait until all has arrived."""
+        """Wait until all has arrived. Outputs that are NaN are an OutputError."""
         for event in self._copied:
             event.synchronize()
+        for look in self._looks:
+            look.check()
 
 
 def _computed(
@@ -168,17 +171,17 @@ def _computed(
         def work(rows: list[int]) -> Computed:
             wanted = [targets[places[i]] for i in rows]  # noqa: B023
             batch = encoded.take(rows).first_columns(max(lengths[i] for i in rows))  # noqa: B023
-            with _models_at_work(subject, settings):
+            with _models_at_work(subject, settings), looking_later() as looks:
                 there = batch.to(subject.device)
                 request = Request(subject, there, sites, wanted, settings["seed"], settings["baselines"])
-                return Computed(batch, request, run_method(request, method, settings))
+                return Computed(batch, request, run_method(request, method, settings), looks)
 
         for rows in size.cut(lengths):
             for some, computed in size.within_memory(work, rows):
                 yield [places[i] for i in some], computed
 
 
-def _one_behind(items: Iterator[T]) -> Iterator[T]:
+def one_behind(items: Iterator[T]) -> Iterator[T]:
     """The items, each when the next one has begun: a GPU computes a batch while the last one is read."""
     last = next(items, None)
     for item in items:

@@ -18,13 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from ..attribution import Text
-from ..errors import ModelError, OutputError, SiteError, TextError
+from ..errors import ModelError, SiteError, TextError
 from ..tasks.base import Task
 from .batch import Batch, TokenizerEncoder
 from .default import HOME
 from .devices import check_device, check_weights, moved
 from .locks import lock_of
 from .modes import let_learn, outside_inference_mode
+from .nans import refuse_nan
 from .tap import Point, Replacement, gathering, keeping_hooks, output_lengths, recomputing, tap
 from .tokenizer import check_tokenizer
 
@@ -242,8 +243,8 @@ class Subject:
         """One forward pass with states replaced and recorded at the given sites.
 
         If a replacement is a tensor, the blocks below it are not computed. If torch's grad mode is on,
-        states have gradients, but parameters are frozen. With `check`, an output that is NaN is an error,
-        and the call waits for the GPU.
+        states have gradients, but parameters are frozen. With `check`, an output that is NaN is an error;
+        to see it, the call waits for the GPU, or its caller looks later (`nans.looking_later`).
         """
         record, edits = tuple(record), dict(replace or {})
         with self.frozen(), self._lean():
@@ -297,12 +298,8 @@ class Subject:
     def _read(self, raw: Any, batch: Batch, check: bool = True) -> Tensor:
         """The task's output in at least float32, on the batch's device."""
         output = self.task.read(raw, batch)
-        if check and torch.isnan(output).any():
-            bad = torch.isnan(output).reshape(len(batch), -1).any(1).nonzero()[:, 0].tolist()
-            raise OutputError(
-                f"the model's output is NaN for text {bad[0]} of the batch ({batch.texts[bad[0]]!r:.80}); "
-                f"check the weights, or run it in a wider type than {output.dtype}"
-            )
+        if check:
+            refuse_nan(output, batch.texts)
         return output.to(torch.promote_types(output.dtype, torch.float32))
 
     @contextmanager
