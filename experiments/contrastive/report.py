@@ -13,14 +13,14 @@ from ..parts import Found, Parts
 from ..results import commits_of, made_by, table, write_results
 
 
-def write(out: Path, names: Sequence[str], command: str) -> None:
-    """Write the results of the finished parts, model by model."""
+def write(out: Path, names: Sequence[str], lenses: Sequence[str], command: str) -> None:
+    """Write the results of the finished parts, model by model: `names` of methods on sets, and `lenses`."""
     models, commits = {}, set()
     for folder in sorted(path for path in (out / "parts").iterdir() if path.is_dir()):
-        done = Parts(folder, {}).done(names)
+        done, fits = Parts(folder, {}).done(names), Parts(folder, {}).done(lenses)
         if done:
-            models[folder.name] = gathered(done)
-            commits |= set(commits_of(done.values()))
+            models[folder.name] = gathered(done) | {"lenses": fits}
+            commits |= set(commits_of([*done.values(), *fits.values()]))
     results = {"command": command, "commits": sorted(commits), "models": models}
     write_results(out, results, page(results))
 
@@ -55,7 +55,36 @@ only tokens are evidence is left out.
     for model, found in results["models"].items():
         said = f"At most {found['settings']['limit']} prompts of each set (`--limit`)."
         lines += [f"## {model}", "", said, "", *_best(found["sets"]), *_layers(found["sets"])]
+        for name, lens in found["lenses"].items():
+            lines += _lens(model, name, lens)
     return lines
+
+
+def _lens(model: str, name: str, lens: Found) -> list[str]:
+    """What a lens drops at each site, and how much of the evidence it keeps."""
+    settings, margin = lens["settings"], lens["lens"]["margin"]
+    said = (
+        f"Fitted with the defaults on {lens['texts']:,} other prompts in {lens['seconds']:.0f} seconds "
+        f"({settings['device']}); measured on the {lens['prompts']} prompts of all sets above that have "
+        f"evidence and another token. The margin is {margin} nats. The interval is that of the difference "
+        f"between the two shares before it."
+    )
+    heads = ["layer", "dropped", "divergence", "same next token", "evidence kept", "other tokens kept"]
+    rows = [
+        [
+            site_name(one["site"]),
+            f"{1 - one['kept']:.2f}",
+            f"{one['divergence']:.3f}",
+            f"{one['agreement']:.0%}",
+            f"{lens['evidence_kept'][i]:.2f}",
+            f"{lens['other_kept'][i]:.2f}",
+            "{:+.2f} to {:+.2f}".format(*lens["difference_interval"][i]),
+            f"{lens['mrr'][i]:.2f}",
+        ]
+        for i, one in enumerate(lens["diagnostics"])
+    ]
+    title = f"### {model}: a lens over {name.split('/')[1]}"
+    return [title, "", said, "", *table([*heads, "interval", "reciprocal rank"], rows)]
 
 
 def _methods(sets: Found) -> list[str]:

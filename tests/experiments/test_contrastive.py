@@ -2,10 +2,11 @@
 
 import json
 import lzma
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from experiments.contrastive import experiment
+from experiments.contrastive import experiment, lenses
 from experiments.contrastive.prompts import Prompt, alignment, evidence_tokens, read_prompts
 
 import tiny
@@ -17,12 +18,16 @@ from masklens.errors import FileError
 def data(tmp_path):
     """Two sets of prompts in words that the tiny tokenizers know; one pair of words cannot be compared."""
     rows = ["the plot is dull and,car,movie,plot", "she sold the red car to,Paris,the,red", "a,plot,plots,a"]
-    folder = tmp_path / "data" / "contrastive"
+    return written(tmp_path / "data", [*(f"one,{row}" for row in rows), f"two,{rows[0]}"])
+
+
+def written(data, rows):
+    """The data folder with these prompts."""
+    folder = data / "contrastive"
     folder.mkdir(parents=True)
-    lines = ["set,prefix,good,bad,evidence", *(f"one,{row}" for row in rows), f"two,{rows[0]}"]
     with lzma.open(folder / "evidence.csv.xz", "wt", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
-    return tmp_path / "data"
+        file.write("\n".join(["set,prefix,good,bad,evidence", *rows]) + "\n")
+    return data
 
 
 def test_alignment_by_hand():
@@ -51,13 +56,13 @@ def test_prompts_are_drawn_with_a_seed(data):
 
 def test_a_run_writes_its_results_and_does_not_do_a_part_twice(data, tmp_path, monkeypatch):
     subject = tiny.subject("gpt2", "causal")
-    monkeypatch.setattr(experiment, "load", lambda model: subject)
+    monkeypatch.setattr(experiment, "load", lambda model, device: subject)
     keep = ("random", "grad_x_input", "decoded_gradcam_own")
     monkeypatch.setattr(experiment, "VARIANTS", {name: experiment.VARIANTS[name] for name in keep})
     said = []
     experiment.run(tmp_path / "out", data, limit=3, tell=said.append)
     found = json.loads((tmp_path / "out" / "results.json").read_text())["models"]["smollm2"]
-    assert found["settings"] == {"model": "smollm2", "limit": 3, "seed": 0}
+    assert found["settings"] == {"model": "smollm2", "limit": 3, "seed": 0, "device": "cpu", "steps": None}
     one = found["sets"]["one"]
     assert 0 <= one["accuracy"] <= 1 and set(one["methods"]) == set(keep)
     assert one["methods"]["grad_x_input"]["prompts"] == 2, "plot and plots cannot be compared"
@@ -85,3 +90,44 @@ def test_the_mean_over_prompts_is_that_of_ranks_read_off_one_by_one(data):
         order = [one.tokens[i].strip("Ġ") for i in np.argsort(-one.scores[0])]
         slow.append(1 / (1 + order.index(prompt.evidence)))
     assert found["mrr"] == pytest.approx([np.mean(slow)])
+
+
+def test_a_lens_is_fitted_on_other_prompts(data):
+    measured = read_prompts(data, 1, 0)
+    taken = {prompt.prefix for some in measured.values() for prompt in some}
+    found = lenses.other_prompts(data, measured, 10, 0)
+    every = {prompt.prefix for some in read_prompts(data, 9, 0).values() for prompt in some}
+    assert set(found) == every - taken and len(found) == len(set(found)) == 3 - len(taken)
+    assert lenses.other_prompts(data, measured, 1, 0) == found[:1]
+
+
+def test_what_a_lens_keeps_of_the_evidence_by_hand():
+    """One prompt of five tokens, the evidence second to last: kept at the first site, alone at the second."""
+    prompt = Prompt("the plot is dull and", "car", "movie", "plot")
+    (made,) = explain(tiny.subject("llama", "causal"), [prompt.prefix], method="gradient", sites=[0, 1])
+    evidence, special = evidence_tokens(prompt, made), np.array(made.special)
+    other = ~evidence & ~special
+    scores = np.ones(made.scores.shape)
+    scores[1] = np.where(evidence, 0.9, 0.2)
+    found = lenses.on_evidence([prompt], [replace(made, scores=scores)])
+    assert found["evidence_kept"] == [1, 1] and found["other_kept"] == [1, 0]
+    assert found["mrr"] == pytest.approx([1 / (1 + other.sum() / 2), 1]) and found["prompts"] == 1
+    assert found["difference_interval"] == [[0, 0], [1, 1]]
+
+
+def test_a_run_with_lenses_has_a_table_for_each(tmp_path, monkeypatch):
+    data = written(
+        tmp_path / "data", [f"one,the plot is {word} and,car,movie,plot" for word in "abcdefghijkl"]
+    )
+    subject = tiny.subject("gpt2", "causal")
+    monkeypatch.setattr(lenses, "VALIDATION", 300)  # of 1,000
+    monkeypatch.setattr(experiment, "load", lambda model, device: subject)
+    ways = {"limit": 1, "device": "cpu", "steps": 2, "tell": lambda line: None}
+    experiment.run(tmp_path, data, part=["lens", "one/accuracy"], **ways)
+    found = json.loads((tmp_path / "results.json").read_text())["models"]["smollm2"]["lenses"]
+    assert list(found) == ["lens/inputs", "lens/states"]
+    assert found["lens/inputs"]["settings"]["steps"] == 2 and len(found["lens/states"]["mrr"]) == len(
+        subject.sites
+    )
+    page = (tmp_path / "results.md").read_text()
+    assert "a lens over states" in page and "| evidence kept |" in page
