@@ -132,8 +132,7 @@ class Request:
         return [torch.Generator().manual_seed(seed) for seed in self._seeds()]
 
     def _seeds(self) -> list[int]:
-        start = zlib.crc32(f"{self.seed}\0".encode())
-        return [zlib.crc32("\0".join(tokens).encode(), start) for tokens in self.batch.tokens]
+        return [zlib.crc32(f"{self.seed}\0{tokens}".encode()) for tokens in self.batch.tokens]
 
     @property
     def _own(self) -> slice:
