@@ -1,9 +1,13 @@
-"""What a lens for prompts keeps: fitted with the defaults, on prompts that no figure is measured with."""
+"""What a lens for prompts keeps: fitted with the defaults, on prompts that no figure is measured with.
+
+No prompt to fit on is the beginning of a measured one, or begins with one: in a causal model they would have
+the states of a whole prompt in common. Single words and sentence frames are the same in both.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
@@ -26,14 +30,22 @@ KEPT = 0.5
 
 def other_prompts(data: Path, measured: Mapping[str, Sequence[Prompt]], count: int, seed: int) -> list[str]:
     """The beginnings of `count` prompts, as many of each set as there are, none of them measured."""
-    taken = {prompt.prefix for some in measured.values() for prompt in some}
-    every = [_free(some, taken) for some in read_prompts(data, EVERY, seed).values()]
+    taken = [prompt.prefix.split() for some in measured.values() for prompt in some]
+    begun = {tuple(words[:n]) for words in taken for n in range(1, len(words) + 1)}
+    whole = {tuple(words) for words in taken}
+    every = [_free(some, begun, whole) for some in read_prompts(data, EVERY, seed).values()]
     in_turn = [text for texts in zip_longest(*every) for text in texts if text is not None]
     return in_turn[:count]
 
 
-def _free(prompts: Sequence[Prompt], taken: set[str]) -> list[str]:
-    return list(dict.fromkeys(prompt.prefix for prompt in prompts if prompt.prefix not in taken))
+def _free(prompts: Sequence[Prompt], begun: Set[tuple[str, ...]], whole: Set[tuple[str, ...]]) -> list[str]:
+    """The prompts that do not begin as a measured one does (`begun`), nor with all of one (`whole`)."""
+    apart = (prompt.prefix for prompt in prompts if not _shares(tuple(prompt.prefix.split()), begun, whole))
+    return list(dict.fromkeys(apart))
+
+
+def _shares(words: tuple[str, ...], begun: Set[tuple[str, ...]], whole: Set[tuple[str, ...]]) -> bool:
+    return words in begun or any(words[:n] in whole for n in range(1, len(words)))
 
 
 def fitted(
@@ -63,6 +75,7 @@ def fitted(
         )
     return {
         "texts": len(others) - aside,
+        "measured": len(prompts),
         "diagnostics": [one._asdict() for one in lens.diagnostics],
         "lens": asdict(lens.settings),
         **on_evidence(prompts, lens.explain(texts)),

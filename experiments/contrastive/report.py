@@ -18,15 +18,15 @@ def write(out: Path, names: Sequence[str], lenses: Sequence[str], command: str) 
     models, commits = {}, set()
     for folder in sorted(path for path in (out / "parts").iterdir() if path.is_dir()):
         done, fits = Parts(folder, {}).done(names), Parts(folder, {}).done(lenses)
-        if done:
-            models[folder.name] = gathered(done) | {"lenses": fits}
+        if done or fits:
+            models[folder.name] = gathered(done, fits)
             commits |= set(commits_of([*done.values(), *fits.values()]))
     results = {"command": command, "commits": sorted(commits), "models": models}
     write_results(out, results, page(results))
 
 
-def gathered(done: Found) -> Found:
-    """{set: {"accuracy": ..., "methods": {method: its part}}} and the settings of the parts."""
+def gathered(done: Found, fits: Found) -> Found:
+    """{set: {"accuracy": ..., "methods": {method: its part}}}, the lenses, and the settings of the parts."""
     sets: dict[str, dict] = {}
     for name, part in done.items():
         group, which = name.split("/")
@@ -36,8 +36,9 @@ def gathered(done: Found) -> Found:
             one["accuracy"] = part["accuracy"]
         else:
             one["methods"][which] = kept
-    settings = {key: value for key, value in next(iter(done.values()))["settings"].items() if key != "commit"}
-    return {"settings": settings, "sets": sets}
+    first = next(iter([*done.values(), *fits.values()]))
+    settings = {key: value for key, value in first["settings"].items() if key != "commit"}
+    return {"settings": settings, "sets": sets, "lenses": fits}
 
 
 def page(results: Found) -> list[str]:
@@ -54,7 +55,9 @@ only tokens are evidence is left out.
     lines = [text]
     for model, found in results["models"].items():
         said = f"At most {found['settings']['limit']} prompts of each set (`--limit`)."
-        lines += [f"## {model}", "", said, "", *_best(found["sets"]), *_layers(found["sets"])]
+        lines += [f"## {model}", "", said, ""]
+        if found["sets"]:
+            lines += [*_best(found["sets"]), *_layers(found["sets"])]
         for name, lens in found["lenses"].items():
             lines += _lens(model, name, lens)
     return lines
@@ -65,9 +68,9 @@ def _lens(model: str, name: str, lens: Found) -> list[str]:
     settings, margin = lens["settings"], lens["lens"]["margin"]
     said = (
         f"Fitted with the defaults on {lens['texts']:,} other prompts in {lens['seconds']:.0f} seconds "
-        f"({settings['device']}); measured on the {lens['prompts']} prompts of all sets above that have "
-        f"evidence and another token. The margin is {margin} nats. The interval is that of the difference "
-        f"between the two shares before it."
+        f"({settings['device']}). The margin is {margin} nats. Measured on {lens['measured']} prompts of all "
+        f'sets; from "evidence kept" on, on the {lens["prompts"]} of them that have evidence and another '
+        f"token. The interval is that of the difference between the two shares before it."
     )
     heads = ["layer", "dropped", "divergence", "same next token", "evidence kept", "other tokens kept"]
     rows = [

@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -185,7 +186,8 @@ def test_a_corpus_without_a_single_text_is_an_error(model, tmp_path):
         run(Job(model, str(tmp_path / "x.jsonl")), str(tmp_path / "out"))
 
 
-def test_a_text_whose_output_is_nan_is_set_aside_alone(job, tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", ["gradient", "attention"])
+def test_a_text_whose_output_is_nan_is_set_aside_alone(job, method, tmp_path):
     """A model with one poisoned word."""
     model = tmp_path / "poisoned"
     save_model(model)
@@ -194,7 +196,7 @@ def test_a_text_whose_output_is_nan_is_set_aside_alone(job, tmp_path, monkeypatc
         word = subject.tokenizer.convert_tokens_to_ids("sold")
         subject.module.get_input_embeddings().weight[word] = float("nan")
     subject.module.save_pretrained(model)
-    run(replace(job, model=str(model)), str(tmp_path / "out"))
+    run(replace(job, model=str(model), method=method), str(tmp_path / "out"))
     bad = [row["row_id"] for row in rejects(tmp_path / "out") if "NaN" in row["reason"]]
     lines = Path(job.input).read_text().splitlines()
     assert bad == [f"{job.input}:{i + 1}" for i, line in enumerate(lines) if "sold" in line]
@@ -242,6 +244,25 @@ def test_memory_that_is_short_after_the_scores_halves_the_batch_too(job, tmp_pat
     assert sizes[:4] == [8, 8, 4, 2] and max(sizes) == 8 and max(sizes[-8:]) == 2
     for a, b in zip(attributions(tmp_path / "a"), attributions(tmp_path / "b"), strict=True):
         np.testing.assert_allclose(a.scores, b.scores, atol=1e-5)
+
+
+def test_a_text_that_fits_alone_is_explained_alone(job, tmp_path, monkeypatch):
+    """While one batch is written, the next one is on the device; a text that then finds no room is tried
+    again when it has the device for itself."""
+    alive: list[weakref.ref] = []
+    most, launch = [0], worker.run_method
+
+    def small_memory(request, *given):
+        there = [one for ref in alive if (one := ref()) is not None]
+        most[0] = max(most[0], len(there) + 1)
+        if sum(len(one.batch) for one in there) + len(request.batch) > 2:
+            raise torch.OutOfMemoryError("no memory")
+        alive.append(weakref.ref(request))
+        return launch(request, *given)
+
+    monkeypatch.setattr(worker, "run_method", small_memory)
+    run(job, str(tmp_path / "out"))
+    assert len(attributions(tmp_path / "out")) == 60 and most[0] <= 2
 
 
 @pytest.mark.parametrize("where", ["run_method", "columns_of"])

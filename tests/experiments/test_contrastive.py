@@ -101,6 +101,14 @@ def test_a_lens_is_fitted_on_other_prompts(data):
     assert lenses.other_prompts(data, measured, 1, 0) == found[:1]
 
 
+def test_no_prompt_to_fit_on_has_all_of_a_measured_one_in_common(tmp_path):
+    """In a causal model a measured prompt that begins another one has all its states there too."""
+    rows = ["the plot", "the plot is", "the", "a plot", "the plots are"]
+    data = written(tmp_path, [f"one,{row},car,movie,plot" for row in rows])
+    measured = {"one": [Prompt("the plot", "car", "movie", "plot")]}
+    assert sorted(lenses.other_prompts(data, measured, 9, 0)) == ["a plot", "the plots are"]
+
+
 def test_what_a_lens_keeps_of_the_evidence_by_hand():
     """One prompt of five tokens, the evidence second to last: kept at the first site, alone at the second."""
     prompt = Prompt("the plot is dull and", "car", "movie", "plot")
@@ -123,7 +131,7 @@ def test_a_run_with_lenses_has_a_table_for_each(tmp_path, monkeypatch):
     monkeypatch.setattr(lenses, "VALIDATION", 300)  # of 1,000
     monkeypatch.setattr(experiment, "load", lambda model, device: subject)
     ways = {"limit": 1, "device": "cpu", "steps": 2, "tell": lambda line: None}
-    experiment.run(tmp_path, data, part=["lens", "one/accuracy"], **ways)
+    experiment.run(tmp_path, data, part=["lens"], **ways)
     found = json.loads((tmp_path / "results.json").read_text())["models"]["smollm2"]["lenses"]
     assert list(found) == ["lens/inputs", "lens/states"]
     assert found["lens/inputs"]["settings"]["steps"] == 2 and len(found["lens/states"]["mrr"]) == len(

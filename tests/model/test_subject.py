@@ -1,5 +1,7 @@
 """Subject: run a model with states recorded and replaced, and leave it as it was."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -140,6 +142,17 @@ def test_a_nan_output_names_the_text(bert, unchanged):
         looks[0].check()
     assert output[1].isnan().all() and not output[0].isnan().any()
     unchanged(bert.module)
+
+
+def test_after_a_text_that_is_nan_blocks_can_still_be_skipped():
+    subject = Subject(copy.deepcopy(tiny.model("bert")), tiny.wordpiece())
+    with torch.no_grad():
+        word = subject.tokenizer.convert_tokens_to_ids("sold")
+        subject.module.get_input_embeddings().weight[word] = torch.nan
+    with pytest.raises(OutputError, match="NaN"):
+        explain(subject, ["she sold the red car"], method="integrated_gradients", sites=[2])
+    explain(subject, ["the plot is dull"], method="integrated_gradients", sites=[2])
+    assert len(subject._lengths) == len(subject.blocks)
 
 
 def test_the_model_comes_back_as_it_was(unchanged):

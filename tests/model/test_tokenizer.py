@@ -1,6 +1,7 @@
 """A tokenizer that is missing, empty, another model's or broken is told before anything is computed."""
 
 import json
+import sys
 import warnings
 
 import pytest
@@ -111,22 +112,51 @@ def test_tokenizers_that_work_are_let_in(family):
         tiny.subject(family)
 
 
-@pytest.mark.parametrize("asked", [True, False, None])
-def test_the_start_token_that_a_gguf_file_asks_for(asked, tmp_path):
+@pytest.mark.parametrize(
+    ("asked", "about", "starts"),
+    [
+        (True, {}, True),
+        (False, {"model": "llama"}, False),
+        (None, {}, False),
+        (None, {"model": "llama"}, True),  # as llama.cpp does where the file says nothing
+        (None, {"model": "gpt2", "pre": "llama-bpe"}, True),
+        (None, {"model": "gpt2", "pre": "smollm"}, False),
+    ],
+)
+@pytest.mark.parametrize("own_reader", [True, False])
+def test_the_start_token_that_a_gguf_file_asks_for(asked, about, starts, own_reader, tmp_path, monkeypatch):
     """transformers does not read this entry; without the token Gemma predicts nonsense."""
     gguf = pytest.importorskip("gguf")
-    writer = gguf.GGUFWriter(tmp_path / "one.gguf", "llama")
+    if not own_reader:
+        monkeypatch.setitem(sys.modules, "transformers.integrations.gguf.reader", None)
+    file = tmp_path / "one.gguf"
+    writer = gguf.GGUFWriter(file, "llama")
+    for name, value in about.items():
+        writer.add_string(f"tokenizer.ggml.{name}", value)
     if asked is not None:
         writer.add_add_bos_token(asked)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
     writer.close()
     vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, "▁": 3, "a": 4, "▁a": 5}
     tokenizer = hf.LlamaTokenizer(vocab=vocabulary, merges=[("▁", "a")])
     tokenizer.add_bos_token = False
-    add_start_token(tokenizer, tmp_path / "one.gguf")
-    assert (tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id) == bool(asked)
-    plain = word_level(["a", "film"])
-    if asked:  # a tokenizer that cannot add one says so
+    add_start_token(tokenizer, file)
+    assert (tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id) == starts
+    if starts:  # a tokenizer that cannot add one says so, and is as it was
+        plain = word_level(["a", "film"])
+        before = plain("a film")["input_ids"]
         with pytest.warns(UserWarning, match="asks for a start token"):
-            add_start_token(plain, tmp_path / "one.gguf")
+            add_start_token(plain, file)
+        assert plain("a film")["input_ids"] == before
+
+
+def test_a_tokenizer_that_adds_its_start_token_is_left_as_it_is(tmp_path, monkeypatch):
+    """Setting `add_bos_token` would take away the rest of its template."""
+    monkeypatch.setattr("masklens.model.tokenizer._entry", lambda *_: True)
+    tokenizer = tiny.subject("roberta").tokenizer
+    before = tokenizer("a film")["input_ids"]
+    add_start_token(tokenizer, tmp_path / "one.gguf")
+    assert tokenizer("a film")["input_ids"] == before
+    assert before[0] == tokenizer.bos_token_id and before[-1] == tokenizer.eos_token_id

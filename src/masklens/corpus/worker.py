@@ -28,7 +28,7 @@ from ..methods.registry import Request, find
 from ..model.batch import Batch
 from ..model.known import Known
 from ..model.memory import BatchSize, out_of_memory, tokens_at_once
-from ..model.nans import looking_later
+from ..model.nans import Look, looking_later
 from ..model.subject import Subject
 from ..records.verification import Verification
 from .job import Job
@@ -185,6 +185,7 @@ class Worker:
         memory is halved, and so are the batches after it. If the model fails for a text (NaN), its batch is
         halved until the text is alone.
         """
+        alone: list[list[int]] = []
         for part, launched in one_behind(self._launched(batch)):
             try:
                 done: Iterable[tuple[list[int], Result]] = [(part, self._columns(launched))]
@@ -192,7 +193,14 @@ class Worker:
                 if isinstance(error, RuntimeError) and not out_of_memory(error):
                     raise
                 done = self.size.within_memory(lambda some: self._at_once(batch, some), part, BAD)
-            yield from done
+            del launched  # its states, before the batch after the next one is begun
+            for some, result in done:
+                if isinstance(result, str) and result == OUT_OF_MEMORY:
+                    alone.append(some)
+                else:
+                    yield some, result
+        for some in alone:  # now nothing else is on the device
+            yield some, self._at_once(batch, some)
 
     def _launched(self, batch: Batch) -> Iterator[tuple[list[int], Launched | str]]:
         """What the device is at work on, batch by batch; for a single text that failed, the reason."""
@@ -202,17 +210,19 @@ class Worker:
     @_reason_of_one
     def _launch(self, batch: Batch, rows: list[int]) -> Launched:
         """Have the device begin with these texts."""
-        some, wanted = batch.take(rows).trimmed(), [self.job.target] * len(rows)
         with looking_later() as looks:
-            there = some.to(self.subject.device)
-            request = Request(self.subject, there, self.sites, wanted, self.job.seed)
-            scores = run_method(request, self.method, self.settings)
-            return Launched(request, Computed(some, request, scores, looks))
+            return self._begun(batch, rows, looks)
+
+    def _begun(self, batch: Batch, rows: list[int], looks: Sequence[Look] = ()) -> Launched:
+        some, wanted = batch.take(rows).trimmed(), [self.job.target] * len(rows)
+        request = Request(self.subject, some.to(self.subject.device), self.sites, wanted, self.job.seed)
+        scores = run_method(request, self.method, self.settings)
+        return Launched(request, Computed(some, request, scores, looks))
 
     @_reason_of_one
     def _at_once(self, batch: Batch, rows: list[int]) -> Result:
         """The columns of these texts, without a batch in between."""
-        return self._columns(self._launch(batch, rows))
+        return self._columns(self._begun(batch, rows))
 
     def _columns(self, launched: Launched | str) -> Result:
         """The shard's columns for one batch, without those that come from the rows."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -16,11 +15,7 @@ from torch import Tensor
 from ..attribution import Text
 from ..errors import TextError
 from .alignment import align
-from .tokenizer import NEARLY_ALL
-
-TOKENIZING = threading.RLock()
-"""one thread at a time: how to cut and pad is a state of a tokenizer"""
-
+from .tokenizer import NEARLY_ALL, TOKENIZING
 
 Lists = dict[str, list[Any]]
 """by name, for each text a list with an entry for each of its tokens"""

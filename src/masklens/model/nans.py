@@ -54,6 +54,16 @@ def looking_later() -> Iterator[list[Look]]:
         _later.reset(before)
 
 
+@contextmanager
+def looking_now() -> Iterator[None]:
+    """Inside the block every run looks at once: what is decided there must not rest on NaN."""
+    before = _later.set(None)
+    try:
+        yield
+    finally:
+        _later.reset(before)
+
+
 def refuse_nan(output: Tensor, texts: Sequence[Any]) -> None:
     """Look for NaN in an output (examples, ...), now or later."""
     bad = torch.isnan(output).reshape(len(texts), -1).any(1)

@@ -25,7 +25,7 @@ from .default import HOME
 from .devices import check_device, check_weights, moved
 from .locks import lock_of
 from .modes import let_learn, outside_inference_mode
-from .nans import refuse_nan
+from .nans import looking_now, refuse_nan
 from .tap import Point, Replacement, gathering, keeping_hooks, output_lengths, recomputing, tap
 from .tokenizer import check_tokenizer
 
@@ -326,7 +326,8 @@ class Subject:
         """Attention weights (examples, heads, tokens, tokens) by the site of their block's output."""
         with self.frozen(), self.eager_attention(), keeping_hooks(self.module):
             raw, where = self._raw(batch, output_attentions=True)
-        self._check_same(self._read(raw, where), batch)
+        with looking_now():  # what is compared here must be numbers
+            self._check_same(self._read(raw, where), batch)
         weights = next((raw[k] for k in ("encoder_attentions", "attentions") if raw.get(k)), ())
         examples, tokens = batch.shape
         given = [w for w in weights if isinstance(w, Tensor) and w.dim() == 4]
@@ -398,7 +399,8 @@ class Subject:
         if not useless:
             return {}
         if self._lengths is None:
-            self._lengths = self._measure(batch.take([0]))
+            with looking_now():
+                self._lengths = self._measure(batch.take([0]))
         return {point: self._lengths[point] for point in useless if point in self._lengths}
 
     @torch.no_grad()

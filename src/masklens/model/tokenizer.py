@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import warnings
 from collections.abc import Mapping
 from itertools import islice
@@ -14,6 +15,8 @@ from torch import nn
 
 from ..errors import ModelError
 
+TOKENIZING = threading.RLock()
+"""one thread at a time: how to cut and pad is a state of a tokenizer"""
 WORD = re.compile(r"[^\W_]{2,}")
 TRIED = 50
 """how many words of the vocabulary are tokenised as a test"""
@@ -71,7 +74,8 @@ def _check_words(tokenizer: Any, words: list[str]) -> None:
     """Raise a ModelError if the tokenizer does not find the words of its own vocabulary."""
     unknown = tokenizer.unk_token_id
     texts = [tokenizer.convert_tokens_to_string([word]).removeprefix("##").strip() for word in words]
-    rows = [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in texts if text]
+    with TOKENIZING:
+        rows = [tokenizer(t, add_special_tokens=False, verbose=False)["input_ids"] for t in texts if t]
     lost = sum(not row or (unknown is not None and unknown in row) for row in rows)
     if lost > NEARLY_ALL * len(rows):
         raise ModelError(
@@ -100,20 +104,44 @@ def load_tokenizer(path: str | os.PathLike[str], everywhere: dict[str, Any]) -> 
     return tokenizer
 
 
+START_BY_DEFAULT = {"llama", "llama3", "llama-v3", "llama-bpe", "falcon3", "tekken"}
+"""kinds of tokenizers that add a start token if their GGUF file does not say otherwise, as in llama.cpp"""
+
+
 def add_start_token(tokenizer: Any, gguf: str | os.PathLike[str]) -> None:
     """Let the tokenizer add the start token if its GGUF file asks for one, which transformers does not read.
 
     Without it some models, such as Gemma, predict nonsense.
     """
-    from gguf import GGUFReader
-
-    asked = GGUFReader(gguf).fields.get("tokenizer.ggml.add_bos_token")
-    if asked is None or not asked.contents():
+    if not _asks_for_start(os.fspath(gguf)):
         return
-    tokenizer.add_bos_token = True
-    if tokenizer("a")["input_ids"][:1] != [tokenizer.bos_token_id]:
+    start = tokenizer.bos_token_id
+    if start is not None and not _starts_with(tokenizer, start):
+        tokenizer.add_bos_token = True
+    if start is None or not _starts_with(tokenizer, start):
         warnings.warn(
             f"{os.fspath(gguf)!r} asks for a start token before each text, but its tokenizer cannot add one; "
             f"write it into the texts",
             stacklevel=6,
         )
+
+
+def _starts_with(tokenizer: Any, token: int) -> bool:
+    return tokenizer("a")["input_ids"][:1] == [token]
+
+
+def _asks_for_start(gguf: str) -> bool:
+    asked, model, pre = (_entry(gguf, f"tokenizer.ggml.{name}") for name in ("add_bos_token", "model", "pre"))
+    return bool(START_BY_DEFAULT & {model, pre}) if asked is None else bool(asked)
+
+
+def _entry(gguf: str, name: str) -> Any:
+    """An entry of a GGUF file's metadata; None where it is missing."""
+    try:
+        from transformers.integrations.gguf.reader import read_gguf_metadata
+    except ImportError:  # in older versions; gguf reads the whole vocabulary for it, which takes seconds
+        from gguf import GGUFReader
+
+        field = GGUFReader(gguf).fields.get(name)
+        return None if field is None else field.contents()
+    return read_gguf_metadata(gguf)[0].get(name)

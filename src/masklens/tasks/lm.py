@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..attribution import Text
 from ..errors import ModelError, TargetError, TextError
-from ..model.batch import TOKENIZING, Batch
+from ..model.batch import Batch
+from ..model.tokenizer import TOKENIZING
 from .base import Task, per_text
 from .classification import categorical_average, categorical_kl
 from .positions import labelled
