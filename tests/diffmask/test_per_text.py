@@ -49,6 +49,25 @@ def test_a_learned_baseline_can_drop_even_the_decisive_digit():
     assert fixed.scores[0, 1] > 0.5 > learned.scores[0, 1]
 
 
+def test_gradients_that_overflow_do_not_spoil_the_masks():
+    """A text whose gradient is once not a number goes on at the next step; others learn as before."""
+    subject, steps = sevens.subject(), [0]
+    divergence = FreeMasks.divergence
+
+    def overflowing(self, keep):
+        steps[0] += 1
+        found = divergence(self, keep)
+        bad = torch.tensor([1.0, torch.nan if steps[0] == 5 else 1.0])
+        return found * bad if found.requires_grad else found
+
+    plain = ml.explain(subject, ["17342", "83"], "diffmask", steps=20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FreeMasks, "divergence", overflowing)
+        made = ml.explain(subject, ["17342", "83"], "diffmask", steps=20)
+    assert steps[0] > 20 and np.array_equal(made[0].scores, plain[0].scores)
+    assert np.isfinite(made[1].scores).all()
+
+
 def test_without_a_lens_there_is_a_warning():
     with pytest.warns(UserWarning, match="diffmask without lens= learns masks for each text alone"):
         ml.explain(sevens.subject(), ["17"], "diffmask", steps=1)

@@ -22,6 +22,7 @@ def test_the_scores_sum_to_what_is_expected(subject, method):
         assert np.abs(found.expected).max() > 0.01  # it is not that all are zero
 
 
+@pytest.mark.filterwarnings("ignore:integrated_gradients at")
 def test_few_steps_miss_the_sum_and_the_record_tells(subject):
     rough = explain(subject, TEXTS, "integrated_gradients", sites=[1], n_steps=1, points="left")
     exact = explain(subject, TEXTS, "integrated_gradients", sites=[1], n_steps=200)

@@ -72,7 +72,7 @@ def test_gradient_and_occlusion_without_any_of_masklens(subject):
     embed = subject.module.get_input_embeddings()
     for i, place in enumerate(made.places):
         states = embed(torch.tensor([made.ids[:place]])).detach().requires_grad_()
-        value = subject.module(inputs_embeds=states).logits[0, -1, made.ids[place]]
+        value = subject.module(inputs_embeds=states).logits[0, -1].log_softmax(-1)[made.ids[place]]
         (gradient,) = torch.autograd.grad(value, states)
         np.testing.assert_allclose(
             made.scores[i, 0, :place], (gradient * states).sum(-1)[0].detach(), atol=1e-4
@@ -81,7 +81,10 @@ def test_gradient_and_occlusion_without_any_of_masklens(subject):
             for k in range(place):
                 without = states.clone()
                 without[0, k] = 0
-                drop = value - subject.module(inputs_embeds=without).logits[0, -1, made.ids[place]]
+                drop = (
+                    value
+                    - subject.module(inputs_embeds=without).logits[0, -1].log_softmax(-1)[made.ids[place]]
+                )
                 expected = 0 if made.special[k] else float(drop)
                 assert fallen.scores[i, 0, k] == pytest.approx(expected, abs=1e-4)
 
@@ -144,9 +147,9 @@ def test_occlusion_of_a_sentence_by_hand(subject):
     place = made.places[0]
     with torch.no_grad():
         states = embed(torch.tensor([made.ids[:place]]))
-        whole = subject.module(inputs_embeds=states).logits[0, -1, made.ids[place]]
+        whole = subject.module(inputs_embeds=states).logits[0, -1].log_softmax(-1)[made.ids[place]]
         states[0, torch.tensor(made.units[:place]) == 1] = 0
-        drop = whole - subject.module(inputs_embeds=states).logits[0, -1, made.ids[place]]
+        drop = whole - subject.module(inputs_embeds=states).logits[0, -1].log_softmax(-1)[made.ids[place]]
     assert made.scores[0, 0, 1] == pytest.approx(float(drop), abs=1e-4)
 
 

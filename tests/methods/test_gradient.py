@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from tests.methods.tiny_models import TEXTS
@@ -74,6 +76,14 @@ def test_integrated_gradients_are_complete(ask, subject, site):
     empty = subject.run(request.batch, replace={site: baseline.expand_as(state).clone()}).output
     change = subject.task.score(request.reference, request.target) - subject.task.score(empty, request.target)
     torch.testing.assert_close(scores.double().sum((1, 2)), change, rtol=1e-4, atol=1e-4)
+
+
+def test_sums_that_are_far_off_are_warned_of(ask):
+    with pytest.warns(UserWarning, match="at words: scores do not add up"):
+        integrated_gradients(ask((0,)), n_steps=1, points="left")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        integrated_gradients(ask((0,), baselines="mask"))
 
 
 @pytest.mark.parametrize("baselines", [None, "mask", "pad", 7])

@@ -349,7 +349,7 @@ def test_causal_lm_next_token_and_continuations(family):
     score = task.score(output, target)
     prompts = [tokenizer(text)["input_ids"] for text in texts]
     with torch.no_grad():
-        last = [subject.module(input_ids=torch.tensor([ids])).logits[0, -1] for ids in prompts]
+        last = [subject.module(input_ids=torch.tensor([p])).logits[0, -1].log_softmax(-1) for p in prompts]
     assert torch.allclose(score[0], last[0].max(), atol=1e-4)
     ids = tokenizer(wanted[1], add_special_tokens=False)["input_ids"]
     assert len(ids) > 2

@@ -132,6 +132,9 @@ def learn(masks: FreeMasks, margin: float, steps: int, lr: float) -> Tensor:
         cost = ((log_keep * (0.5 if sharp else 1.0)).exp() * valid).sum(1) / valid.sum(1)
         optimizer.zero_grad()
         (cost + multipliers.penalty(divergence)).sum().backward()
+        for learner in (masks.values, masks.baseline):
+            if learner.grad is not None:  # far from any text a model's gradients can overflow: no step there
+                learner.grad.nan_to_num_(0.0, 0.0, 0.0)
         optimizer.step()
         multipliers.update(divergence.detach(), SHARP_SPEED if sharp else 1.0, SHARP_FLOOR if sharp else 0.0)
         if (step + 1) % LOOK == 0 or step + 1 == steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -11,10 +12,13 @@ from torch import Tensor
 from ..errors import SiteError
 from ..model.batch import moved
 from ..progress import track
+from ..records.layers import site_name
 from .baselines import absent_state, expect_from
 from .batching import pairs, rows_at_once, site_by_site, stacked
 from .registry import Request, check_choice, check_count, register
 
+GAP = 0.1
+"""how far the sum of integrated gradients may be from theory, in scores and as a share, without a warning"""
 Objective = Callable[[Tensor, Tensor], Tensor]
 """from an output and a target to one value per example"""
 
@@ -261,7 +265,8 @@ def integrated_gradients(
     """(h - b) . integral of dy/dh along the straight path from b to h.
 
     Each site is integrated separately. The baseline b is zero unless `baselines` says otherwise. The scores
-    of a text add up to the target's score at h minus its score at b (completeness).
+    of a text add up to the target's score at h minus its score at b (completeness) if the steps suffice. Near
+    a zero baseline gradients can be huge, above all at blocks; a sum that is far off is warned of.
 
     Args:
         n_steps: how many gradients approximate the integral.
@@ -279,9 +284,23 @@ def integrated_gradients(
         if absolute:
             return sums.abs()
         expect_from(part, site, absent_state(part, site, part.states()[site])[:, None])
+        _check_complete(part, site, sums)
         return sums
 
     return site_by_site(request, score)
+
+
+def _check_complete(request: Request, site: int, scores: Tensor) -> None:
+    """Warn if the integral has not converged: scores (examples, tokens) that do not add up. The message is
+    the same for all texts, so Python shows it once."""
+    sums = (scores * request.batch.valid).sum(1).tolist()
+    theory = [request.expected[i][-1] for i in range(len(sums))]
+    if any(abs(a - b) > GAP * (1 + abs(b)) for a, b in zip(sums, theory, strict=True)):
+        warnings.warn(
+            f"integrated_gradients at {site_name(site)}: scores do not add up to what they should, which "
+            f"records have as `expected`: the integral needs more n_steps, or another baseline (baselines=)",
+            stacklevel=2,
+        )
 
 
 def integrated(

@@ -67,7 +67,8 @@ class Task(ABC):
 
     @abstractmethod
     def score(self, output: Tensor, target: Tensor) -> Tensor:
-        """The value to explain, before any softmax: (examples,)."""
+        """The value to explain: for classes the logit, for tokens of a vocabulary the log-probability:
+        (examples,)."""
 
     def log_probability(self, output: Tensor, target: Tensor) -> Tensor:
         """The log-probability that the model gives the target: (examples,)."""

@@ -44,9 +44,9 @@ class LanguageModel(Task):
 
     A target is (examples, steps, 2): the token of each step and the token it is compared with, -1 for none.
     The user gives a token id, a string (one or more tokens), or a pair (A, B) that means "A rather than B". A
-    pair is compared at the first token where the two differ. The score of one token is its logit, the score
-    of a pair is the difference of the two logits, and the score of several tokens is the sum of their
-    log-probabilities. The divergence is the sum of the KL of the steps.
+    pair is compared at the first token where the two differ. The score of a token is its log-probability, not
+    its logit: all logits of a vocabulary can move together. Of several tokens it is the sum, of a pair the
+    difference. The divergence is the sum of the KL of the steps.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -112,10 +112,7 @@ class LanguageModel(Task):
 
     def score(self, output: Tensor, target: Tensor) -> Tensor:
         wanted, other = target.unbind(-1)  # (examples, steps)
-        several = (wanted >= 0).sum(1, keepdim=True) > 1
-        values = (
-            torch.where(several[:, :, None], F.log_softmax(output, -1), output) if several.any() else output
-        )
+        values = F.log_softmax(output, -1)
         return _chosen(values, wanted).sum(1) - _chosen(values, other).sum(1)
 
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
