@@ -158,7 +158,7 @@ def test_messages_name_options_and_layers(message, told):
 
 PYTHON_ONLY = (
     "attn_implementation=", "register_family", "value=", "by=", "replace='mask'", "precision=", "recipe=",
-    "validation=", "device_map=", "start=",
+    "validation=", "device_map=", "start=", "method_options=", "do_sample=",
 )  # fmt: skip
 """arguments that no command passes on, and advice that is about Python"""
 

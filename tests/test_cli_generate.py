@@ -9,6 +9,7 @@ from tests import tiny
 from typer.testing import CliRunner
 
 import masklens as ml
+from masklens.cli.generate import gather_prompts
 from masklens.cli.main import app
 
 TEMPLATE = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
@@ -90,6 +91,13 @@ def test_a_given_answer_and_a_target(model):
     [
         (["a", "--units", "words"], "--generate"),
         (["a", "--continuation", "b"], "--generate"),
+        (["a", "--max-new-tokens", "3"], "--max-new-tokens needs --generate or --chat"),
+        (["a", "--generate", "--max-new-tokens", "3", "--continuation", "b"], "without --continuation"),
+        (["a", "--generate", "--truncate"], "--truncate"),
+        (["a", "--generate", "--layer", "block 70", "--method", "attention"], "layer block 70"),
+        (["a", "--chat", "chat.json"], "a text needs --generate without --chat"),
+        (["--input", "a.txt", "--chat", "chat.json"], "--input needs --generate without --chat"),
+        (["a a", "--generate", "--continuation", "b b", "--target", "b"], "more than once"),
         (["a", "--generate", "--guard", "0.1"], "--guard"),
         (["a", "--generate", "--units", "pages"], "no units"),
         (["a", "--generate", "--units", "turns"], "no turns"),
@@ -104,8 +112,52 @@ def test_mistakes_are_one_line(model, more, said):
     assert done.exit_code == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "3", '[{"role": "user"}]'])
-def test_files_that_hold_no_chat(model, tmp_path, content):
+@pytest.fixture
+def no_model(monkeypatch):
+    monkeypatch.setattr("masklens.cli.explain.load_subject", lambda *a: pytest.fail("a model is loaded"))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "3", '"hi"', json.dumps(CHAT[0]), '{"messages": []}'])
+def test_files_that_hold_no_chat(no_model, tmp_path, content):
     (tmp_path / "chat.json").write_text(content)
-    done = call("--model", model, "--chat", tmp_path / "chat.json")
-    assert done.exit_code == 2 and done.stderr.startswith("masklens: ")
+    done = call("--chat", tmp_path / "chat.json")
+    assert done.exit_code == 2 and done.stderr.startswith(f"masklens: {tmp_path / 'chat.json'} ")
+    assert content == "{" or '[{"role": "user", "content": "..."}]' in done.stderr
+
+
+def test_a_message_that_is_none_is_shown_with_its_file(no_model, tmp_path):
+    (tmp_path / "chat.json").write_text('[{"role": "user"}]')
+    done = call("--chat", tmp_path / "chat.json")
+    assert done.exit_code == 2 and "chat.json: message 0 is {'role': 'user'}; give" in done.stderr
+
+
+def test_chats_as_objects_with_messages(tmp_path):
+    file, chat = tmp_path / "chat.json", {"messages": CHAT}
+    for content, count in ((chat, 1), ([chat, chat], 2), ([CHAT, chat], 2)):
+        file.write_text(json.dumps(content))
+        assert gather_prompts(file, None, None, None, None) == [CHAT] * count
+
+
+@pytest.mark.parametrize(
+    ("units", "said"),
+    [
+        ("paragraphs", "no units 'paragraphs'; give tokens, words, sentences, turns\n"),
+        ("turns", "a string has no turns; they are for --chat\n"),
+    ],
+)
+def test_units_are_checked_before_the_model_is_loaded(no_model, units, said):
+    done = call("a", "--generate", "--units", units)
+    assert done.exit_code == 2 and done.stderr.endswith(said)
+
+
+def test_layers_of_an_answer(model):
+    common = ("--model", model, "--generate", "the plot", "--max-new-tokens", 1, "--json")
+    (row,) = json.loads(call(*common, "--layer", "block 1", "--layer", "words").stdout)
+    assert row["sites"] == [2, 0]
+    (row,) = json.loads(call(*common, "--method", "attention").stdout)
+    assert row["sites"] == [2, 3, 4]
+
+
+def test_help_says_which_method_explains_an_answer():
+    text = " ".join(call("--help").stdout.replace("│", " ").split())
+    assert "with --generate or --chat gradient" in text

@@ -3,7 +3,7 @@
 import pytest
 
 from masklens.errors import TextError
-from masklens.records.units import Layout, Turn, unit_groups
+from masklens.records.units import Layout, Turn, check_units, find_spans, unit_groups
 
 TEXT = "Dr. Who? It costs 3.50 in all.\nNew line。再见。 Bye"
 WORDS = [
@@ -61,7 +61,11 @@ def test_tokens_and_words():
 
 @pytest.mark.parametrize("spans", [["costs 3.50"], [(12, 22)]])
 def test_spans_and_what_is_between_them(spans):
-    assert written(unit_groups(layout(), spans)) == ["Dr. Who? It", "costs 3.50", TEXT[22:].strip()]
+    assert written(unit_groups(layout(), find_spans(TEXT, spans))) == [
+        "Dr. Who? It",
+        "costs 3.50",
+        TEXT[22:].strip(),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -69,4 +73,10 @@ def test_spans_and_what_is_between_them(spans):
 )
 def test_spans_that_are_not_there(span, said):
     with pytest.raises(TextError, match=said):
-        unit_groups(layout(), [span])
+        find_spans(TEXT, [span])
+
+
+@pytest.mark.parametrize("units", [None, 3, "pages", [("a",)], [(1.5, 3)], (0, 8), {"words": 1}, ["a", None]])
+def test_what_are_no_units(units):
+    with pytest.raises(TextError, match="no units .* a list of spans of the prompt"):
+        check_units(units, turns=True)

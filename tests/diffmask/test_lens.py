@@ -270,7 +270,7 @@ def test_what_fit_refuses():
     with pytest.raises(ml.errors.SiteError, match="unknown site"):
         DiffMask.fit(subject, sevens.texts(20), over=[(0, 7)])
     made = DiffMask.fit(subject, sevens.texts(20), sites=[1], over="states", steps=2)
-    with pytest.raises(MethodError, match="no site 0"):
+    with pytest.raises(ml.errors.SiteError, match="no site 0"):
         made.explain("17", sites=[0])
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.methods.tiny_models import TEXTS, make_tokenizer, tiny_config
 
-from masklens.errors import MethodError, SiteError
+from masklens.errors import MethodError
 from masklens.methods.attention import attention
 from masklens.model.subject import Subject
 
@@ -58,7 +58,5 @@ def test_the_attention_implementation_is_put_back(ask):
 
 
 def test_what_cannot_be_given_is_explained(ask):
-    with pytest.raises(SiteError, match="no attention at site 0"):
-        attention(ask((0, 2)))
     with pytest.raises(MethodError, match="'max' or 'mean'"):
         attention(ask((2,)), heads="min")

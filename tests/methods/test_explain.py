@@ -58,8 +58,15 @@ def test_layers_are_chosen_by_number_or_by_name(subject):
     for wrong, hint in ((["blok 3"], "'block 3'"), ([2.5], "'block 3'"), (["block 9"], "has sites")):
         with pytest.raises(SiteError, match=hint):
             sites(wrong)
+    assert sites([3, 3, "words", 3, 0]) == (3, 0) and sites(np.array([2, 1])) == (2, 1)
     decoder = tiny.subject("gpt2", "causal")
     assert explain_generation(decoder, "a", sites=["block 1"], max_new_tokens=1).sites == (2,)
+
+
+def test_all_layers_are_those_that_the_method_has(subject):
+    assert explain(subject, "dull", "attention", sites="all")[0].sites == tuple(subject.blocks)
+    with pytest.raises(SiteError, match=r"attention has no site 0; it has sites \(2, 3, 4\)"):
+        explain(subject, "dull", "attention", sites=[2, 0])
 
 
 def test_without_texts_nothing_is_tokenised(subject):

@@ -10,7 +10,7 @@ import torch
 from tests import tiny
 
 import masklens as ml
-from masklens.errors import MethodError, ModelError, TargetError, TextError
+from masklens.errors import MasklensError, MethodError, ModelError, TargetError, TextError
 from masklens.methods.generation import written
 from masklens.methods.perturbation import covering
 from masklens.methods.registry import Request, find
@@ -200,20 +200,6 @@ def test_a_rather_than_b(subject):
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        ("nowhere", "not in the answer"),
-        (slice(9, 12), "no tokens"),
-        (("red", "red"), "nothing"),
-        (3, "not a target"),
-    ],
-)
-def test_targets_that_are_not_there(subject, target, said):
-    with pytest.raises(TargetError, match=said):
-        ml.explain_generation(subject, PROMPT, "grad_x_input", continuation=" the red car", target=target)
-
-
-@pytest.mark.parametrize(
     ("more", "error", "said"),
     [
         ({"units": "pages"}, TextError, "no units"),
@@ -231,6 +217,66 @@ def test_targets_that_are_not_there(subject, target, said):
 def test_mistakes_are_said(subject, more, error, said):
     with pytest.raises(error, match=said):
         ml.explain_generation(subject, PROMPT, **({"max_new_tokens": 2} | more))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"units": None}, "no units None"),
+        ({"units": ["dull", "acting", "is"]}, "'is' is more than once in the prompt"),
+        ({"units": [(0, len(PROMPT) + 1)]}, "not in the prompt, which has 36 characters"),
+        ({"max_new_tokens": None}, "max_new_tokens is None"),
+        ({"max_new_tokens": "5"}, "max_new_tokens is '5'"),
+        ({"max_new_tokens": 1.5}, "max_new_tokens is 1.5"),
+        ({"max_new_tokens": True}, "max_new_tokens is True"),
+        ({"seed": None}, "seed is None"),
+        ({"continuation": "ab\ud800c"}, "not valid Unicode"),
+        ({"num_return_sequences": 3, "do_sample": True}, "num_return_sequences is 3; one answer"),
+        ({"generation_config": object()}, "give its options by name"),
+        ({"norm": "l1"}, "norm is an option of gradient; give method_options={'norm'"),
+        ({"norm": "l1", "continuation": "a"}, "method_options"),
+        ({"method": "attention", "sites": [0]}, "attention has no site 0"),
+        ({"target": 3}, "3 is not a target"),
+    ],
+)
+def test_mistakes_are_said_before_the_model_works(subject, monkeypatch, more, said):
+    monkeypatch.setattr(type(subject.module), "forward", lambda *a, **k: pytest.fail("the model is run"))
+    with pytest.raises(MasklensError, match=said):
+        ml.explain_generation(subject, PROMPT, **more)
+
+
+def test_spans_are_sought_in_the_prompt_alone(subject):
+    made = ml.explain_generation(
+        subject, PROMPT, "grad_x_input", units=["the plot is dull"], continuation=" the plot is dull"
+    )
+    assert made.tokens[:2] == ("the plot is dull", ". and the acting is") and made.kind == "spans"
+
+
+def test_all_sites_of_attention_are_the_blocks(subject):
+    made = ml.explain_generation(subject, PROMPT, "attention", max_new_tokens=1, sites="all")
+    assert made.sites == tuple(subject.blocks)
+
+
+def test_the_record_says_how_the_answer_was_made(subject, tmp_path):
+    options = {"do_sample": True, "temperature": 0.5, "bad_words_ids": [[5]]}
+    made = ml.explain_generation(subject, PROMPT, max_new_tokens=np.int64(2), **options)
+    said = {"do_sample": True, "temperature": 0.5, "bad_words_ids": [[5]], "max_new_tokens": 2, "norm": "l2"}
+    assert said.items() <= made.settings.items()
+    assert ml.load(ml.save(made, tmp_path / "a.json")) == [made]
+    greedy = ml.explain_generation(subject, PROMPT, max_new_tokens=1)
+    assert greedy.settings["do_sample"] is False and greedy.settings["max_new_tokens"] == 1
+    assert "max_new_tokens" not in ml.explain_generation(subject, PROMPT, continuation=" a").settings
+
+
+def test_a_token_inside_a_character_has_no_byte_signs():
+    subject = tiny.subject("gpt2", "causal")
+    made = ml.explain_generation(subject, PROMPT, continuation=" 😀 ש")
+    first = made.places[0]
+    assert "".join(piece for piece in made.pieces if piece != "\ufffd") == " 😀 ש"
+    cut = [i for i, (start, end) in enumerate(made.offsets) if i >= first and start == end]
+    assert cut and all(
+        made.pieces[i - first] == made.steps[i - first] == made.tokens[i] == "\ufffd" for i in cut
+    )
 
 
 def test_other_models_are_refused():

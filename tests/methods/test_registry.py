@@ -10,7 +10,7 @@ from tests.methods.tiny_models import TEXTS
 import masklens
 import tiny
 from masklens.errors import MethodError
-from masklens.methods.registry import METHODS, find, load_all
+from masklens.methods.registry import METHODS, check_count, find, load_all
 
 PAPERS = """diffmask decoded_gradcam gradcam gradient grad_x_input smoothgrad integrated_gradients attention
 information_bottleneck guan erasure reinforce occlusion lime shapley gradient_shap deeplift_shap random"""
@@ -35,6 +35,16 @@ def test_a_method_that_is_none_has_a_hint_first():
         find("lyme")
     with pytest.raises(MethodError, match="^no method 'zzzz'; `masklens methods` lists all$"):
         find("zzzz")
+
+
+def test_counts_are_whole_numbers_of_at_least_1():
+    check_count("n_steps", 1)
+    check_count("n_steps", np.int64(3))
+    for wrong in (0, True, 1.5, "5", None):
+        with pytest.raises(
+            MethodError, match=f"n_steps is {wrong!r}; it must be a whole number of at least 1"
+        ):
+            check_count("n_steps", wrong)
 
 
 @pytest.mark.parametrize(

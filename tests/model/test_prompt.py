@@ -119,6 +119,12 @@ def test_what_is_no_prompt(subject, given, said):
         ml.explain_generation(subject, given)
 
 
+def test_half_a_surrogate_is_no_character(subject):
+    for given in ("ab\ud800c", [{"role": "user", "content": "ab\ud800c"}]):
+        with pytest.raises(TextError, match="not valid Unicode"):
+            read_prompt(subject, given)
+
+
 def test_a_tokenizer_without_a_template():
     with pytest.raises(TextError, match="no chat template"):
         ml.explain_generation(tiny.subject("gpt2", "causal"), MESSAGES)

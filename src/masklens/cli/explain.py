@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -38,7 +38,7 @@ def explain(
     truncate: options.Truncate = False,
     max_length: options.MaxLength = None,
     trust_remote_code: options.TrustRemoteCode = False,
-    method: options.Method = None,
+    method: options.ExplainMethod = None,
     option: options.MethodOption = None,
     lens: options.Lenses = None,
     lm_head: options.Head = None,
@@ -46,7 +46,7 @@ def explain(
     target: options.Target = None,
     windows: options.Windows = None,
     units: options.Units = "tokens",
-    max_new_tokens: options.NewTokens = 64,
+    max_new_tokens: options.NewTokens = None,
     continuation: options.Continuation = None,
     verify: options.Verify = True,
     guard: options.Guard = None,
@@ -66,6 +66,7 @@ def explain(
     """
     with working():
         from ..attribution import record
+        from ..records.units import check_units
         from ..reports.export import check_output, write
 
         if out:
@@ -75,19 +76,23 @@ def explain(
         check_methods(method)
         sites = [site_number(name) for name in layer] if layer else None
         if generate or chat:
-            unused = {"--pair": pair, "--lens": lens, "--lm-head": lm_head, "--windows": windows}
-            check_unused(
-                unused | {"--guard": guard, "--layer": layer}, "texts to explain without --generate or --chat"
-            )
-            prompts = gather_prompts(chat, lambda: gather(texts, input, column, limit))
+            unused: dict[str, Any] = {"--pair": pair, "--lens": lens, "--lm-head": lm_head}
+            unused |= {"--windows": windows, "--guard": guard, "--truncate": truncate}
+            check_unused(unused, "texts to explain without --generate or --chat")
+            if continuation:
+                check_unused({"--max-new-tokens": max_new_tokens}, "an answer without --continuation")
+            check_units(units, turns=chat is not None)
+            prompts = gather_prompts(chat, texts, input, column, limit)
         else:
             mine = {"--units": units != "tokens", "--continuation": continuation}
-            check_unused(mine, "--generate or --chat")
+            check_unused(mine | {"--max-new-tokens": max_new_tokens}, "--generate or --chat")
             wanted = gather(texts, input, column, limit, pair)
         subject = load_subject(model, device, truncate, max_length, trust_remote_code)
         if generate or chat:
             asked = {"units": units, "target": target, "continuation": continuation, "seed": seed}
-            made = answer_all(subject, prompts, method, option, max_new_tokens=max_new_tokens, **asked)
+            if max_new_tokens:
+                asked["max_new_tokens"] = max_new_tokens
+            made = answer_all(subject, prompts, method, option, sites, **asked)
             made = prove_answers(subject, made) if verify else made
             if out:
                 keep_answers(made, out)

@@ -3,41 +3,63 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import masklens
 
-from ..errors import FileError
+from ..errors import FileError, TextError
 from ..files import read_bytes
 from ..progress import stage
 from .console import print_json, tell
-from .inputs import read_options
+from .inputs import check_unused, gather, read_options
+from .options import ANSWER_METHOD
 
 if TYPE_CHECKING:
-    from ..attribution import Text
     from ..model.subject import Subject
     from ..records.generation import Generation
 
-DEFAULT_METHOD = "gradient"
-"""it takes one backward pass for each token of the answer"""
 MOST_BYTES = 10**8
+FORM = '[{"role": "user", "content": "..."}]'
+"""a chat as a file has it"""
 
 
-def gather_prompts(chat: Path | None, texts: Callable[[], list[Text]]) -> list[Any]:
+def gather_prompts(
+    chat: Path | None,
+    texts: Sequence[str] | None,
+    pattern: str | None,
+    columns: Sequence[str] | None,
+    limit: int | None,
+) -> list[Any]:
     """The prompts: the messages of one chat or of several chats, or else the texts."""
     if chat is None:
-        return list(texts())
-    from ..model.prompt import check_messages
-
+        return list(gather(texts, pattern, columns, limit))
+    unused = {"a text": texts, "--input": pattern, "--column": columns, "--limit": limit}
+    check_unused(unused, "--generate without --chat")
     try:
-        found = json.loads(read_bytes(chat, most=MOST_BYTES))
+        found = _messages(json.loads(read_bytes(chat, most=MOST_BYTES)))
     except ValueError as error:
         raise FileError(f"{chat} is not JSON: {error}") from error
-    several = found if isinstance(found, list) and found and isinstance(found[0], list) else [found]
-    return [check_messages(one) for one in several]
+    several = isinstance(found, list) and found and isinstance(_messages(found[0]), list)
+    return [_checked(chat, _messages(one)) for one in (found if several else [found])]
+
+
+def _messages(chat: Any) -> Any:
+    """The messages of a chat that is written as an object, as for OpenAI; anything else as it is."""
+    return chat["messages"] if isinstance(chat, dict) and "messages" in chat else chat
+
+
+def _checked(file: Path, messages: Any) -> list[dict[str, str]]:
+    from ..model.prompt import check_messages
+
+    if not isinstance(messages, list) or not messages:
+        raise FileError(f"{file} has {json.dumps(messages):.60} where a list of messages is needed: {FORM}")
+    try:
+        return check_messages(messages)
+    except TextError as error:
+        raise FileError(f"{file}: {error}") from error
 
 
 def answer_all(
@@ -45,6 +67,7 @@ def answer_all(
     prompts: Sequence[Any],
     methods: Sequence[str] | None,
     options: Sequence[str] | None,
+    sites: Sequence[int] | None,
     **common: Any,
 ) -> list[Generation]:
     """Each method's explanation of the answer to each prompt; `common` goes to `explain_generation`."""
@@ -52,12 +75,12 @@ def answer_all(
 
     made = []
     for prompt in prompts:
-        for name in methods or [DEFAULT_METHOD]:
+        for name in methods or [ANSWER_METHOD]:
             # One backward pass gives the scores of all layers; other methods pay for each layer.
-            sites = "all" if find(name).all_sites_at_once else None
+            where = sites or ("all" if find(name).all_sites_at_once else None)
             with stage(f"explaining the answer with {name}"):
                 one = masklens.explain_generation(
-                    subject, prompt, name, sites=sites, method_options=read_options(options), **common
+                    subject, prompt, name, sites=where, method_options=read_options(options), **common
                 )
             made.append(one)
     return made

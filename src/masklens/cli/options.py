@@ -12,6 +12,8 @@ from ..errors import check_seed
 from .completion import complete_method
 
 DEFAULT_METHOD = "integrated_gradients"
+ANSWER_METHOD = "gradient"
+"""for answers: it takes one backward pass for each token"""
 
 
 def option(panel: str, names: str, value: str, help: str, **about: Any) -> Any:
@@ -63,12 +65,11 @@ TrustRemoteCode = Annotated[
 ]
 
 naming_methods = partial(of_method, "--method", "NAME", autocompletion=complete_method)
-Method = Annotated[
-    list[str] | None,
-    naming_methods(
-        "A method (see: masklens methods); repeat for several.",
-        show_default=f"the lenses, else {DEFAULT_METHOD}",
-    ),
+naming_several = partial(naming_methods, "A method (see: masklens methods); repeat for several.")
+USUAL = f"the lenses, else {DEFAULT_METHOD}"
+Method = Annotated[list[str] | None, naming_several(show_default=USUAL)]
+ExplainMethod = Annotated[
+    list[str] | None, naming_several(show_default=f"{USUAL}; with --generate or --chat {ANSWER_METHOD}")
 ]
 MethodOption = Annotated[
     list[str] | None,
@@ -110,7 +111,10 @@ Units = Annotated[str, of_method("--units", "NAME", UNITS)]
 Continuation = Annotated[
     str | None, of_method("--continuation", "TEXT", "Explain this answer instead of the model's own.")
 ]
-NewTokens = Annotated[int, of_method("--max-new-tokens", "N", "The longest answer, in tokens.", min=1)]
+NewTokens = Annotated[
+    int | None,
+    of_method("--max-new-tokens", "N", "The longest answer, in tokens.", min=1, show_default="64"),
+]
 
 Json = Annotated[bool, of_output("--json", FLAG, "Print JSON, and nothing else, to standard output.")]
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..attribution import Attribution, Text
-from ..errors import LensError, MethodError, TrainingError, check_seed, did_you_mean
+from ..errors import LensError, TrainingError, check_seed, did_you_mean
 from ..files import check_folder_writable, held, whole
 from ..methods.registry import Request, register
 from ..model.batch import as_texts
@@ -401,9 +401,6 @@ def diffmask(
         raise LensError(
             "this lens was loaded for another subject; load it with from_pretrained(folder, subject)"
         )
-    missing = [site for site in request.sites if site not in lens.sites]
-    if missing:
-        raise MethodError(f"the lens has no site {missing[0]}; it has sites {lens.sites}")
     output, states = request.subject.states(request.batch, lens.probe.reads)
     request.note(output, states)
     over = lens.over if isinstance(lens.over, str) else "pairs of sites"

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import MethodError, ModelError
-from ..methods.generation import Dialogue, Step, reads_causally, step_batch
+from ..methods.generation import reads_causally, step_batch
 from ..methods.registry import Request
+from ..methods.steps import Dialogue, Step
 from ..model.known import Known
 from ..model.prompt import Prompt
 from ..model.subject import Subject, as_subject

@@ -7,7 +7,7 @@ import inspect
 import torch
 from torch import Tensor
 
-from ..errors import MethodError, SiteError
+from ..errors import MethodError
 from .registry import Request, check_choice, register
 
 
@@ -18,6 +18,7 @@ from .registry import Request, check_choice, register
     paper="De Cao et al. 2020, figure 6a; rollout: Abnar and Zuidema 2020",
     needs="attention weights",
     sites="blocks",
+    only_blocks=True,
     exempt={
         "target": "attention is the same for every target",
         "planted": "attention need not follow what decides",
@@ -34,7 +35,7 @@ def attention(request: Request, *, heads: str = "max", rollout: bool = False) ->
             residual connection.
     """
     check_choice("heads", heads, "max", "mean")
-    _check_blocks(request)
+    _check_model(request)
     with torch.no_grad():
         weights = request.subject.attentions(request.batch)
         joined = {site: w.mean(1) if rollout or heads == "mean" else w.amax(1) for site, w in weights.items()}
@@ -43,15 +44,13 @@ def attention(request: Request, *, heads: str = "max", rollout: bool = False) ->
         return torch.stack([_received(joined[site], request.batch.valid) for site in request.sites], dim=1)
 
 
-def _check_blocks(request: Request) -> None:
-    blocks = tuple(request.subject.blocks)
+def _check_model(request: Request) -> None:
     takes = inspect.signature(request.subject.module.forward).parameters.values()
-    if not blocks or not any(p.name == "output_attentions" or p.kind is p.VAR_KEYWORD for p in takes):
+    if not request.subject.blocks or not any(
+        p.name == "output_attentions" or p.kind is p.VAR_KEYWORD for p in takes
+    ):
         name = type(request.subject.module).__name__
         raise MethodError(f"{name} does not give attention weights; a Hugging Face transformer does")
-    wrong = [site for site in request.sites if site not in blocks]
-    if wrong:
-        raise SiteError(f"no attention at site {wrong[0]}; only blocks have attention, at sites {blocks}")
 
 
 def _rolled_out(joined: dict[int, Tensor]) -> dict[int, Tensor]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attribution import Attribution, Explanations, Text
-from ..errors import OutputError, check_seed
+from ..errors import OutputError, SiteError, check_seed
 from ..model.batch import Batch, arriving, as_texts
 from ..model.known import Heard
 from ..model.locks import locks_of
@@ -56,8 +56,8 @@ def explain(
         target: a class id or name (one, or a list with one per text); by default the predicted one.
         batch_size: texts that go through the model at once; by default as many as are fast and fit into
             memory.
-        sites: numbers of sites or names of layers such as "block 3", "all", or None for the method's own
-            choice.
+        sites: numbers of sites or names of layers such as "block 3", "all" (those at which the method, or
+            its lens, has scores), or None for the method's own choice.
         baselines: what stands for an absent token, for the methods that need it.
         windows: for question answering, by how many tokens windows over a context that is too long for the
             model overlap, such as 128. The window with the best answer is explained; the record is of that
@@ -115,11 +115,16 @@ def chosen_sites(
     subject: Subject, method: Method, sites: Sequence[int | str] | str | None, lens: Any
 ) -> tuple[int, ...]:
     """The sites asked for; by default those of the lens, or the method's own."""
+    known = method.all_sites(subject) if lens is None else lens.sites
     if sites is None:
-        return method.default_sites(subject) if lens is None else lens.sites
-    if sites == "all":
-        return subject.sites
-    return subject.check_sites(map(as_site, [sites] if isinstance(sites, str | int) else sites))
+        return method.default_sites(subject) if lens is None else known
+    if isinstance(sites, str) and sites == "all":
+        return known
+    chosen = subject.check_sites(map(as_site, [sites] if isinstance(sites, str | int) else sites))
+    wrong = [site for site in chosen if site not in known]
+    if wrong:
+        raise SiteError(f"{method.name} has no site {wrong[0]}; it has sites {known}")
+    return chosen
 
 
 def _encoded(
@@ -262,5 +267,8 @@ def shown_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as it can be stored: numbers and strings as they are, the rest by type."""
+    """A setting as it can be stored: numbers, strings and lists of them as they are, the rest by type."""
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    value = value.item() if isinstance(value, np.generic) else value
     return value if isinstance(value, bool | int | float | str) else type(value).__name__

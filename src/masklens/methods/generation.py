@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import MethodError, ModelError, TargetError, TextError
-from ..model.batch import Batch
+from ..errors import MethodError, ModelError, TargetError, TextError, check_seed
+from ..model.batch import Batch, check_unicode
 from ..model.prompt import Messages, Prompt, beginnings, read_prompt
 from ..model.subject import Subject, as_subject
 from ..records.generation import Generation, Guess
-from ..records.units import Layout, check_units, unit_groups
-from ..tasks.lm import CausalLM, Continuation, contrast
+from ..records.units import Layout, check_units, find_spans, unit_groups
+from ..tasks.lm import CausalLM, Continuation
 from ..words import Span, word_span
 from .explain import chosen_sites, finite_scores, run_method, shown_settings
 from .logit_lens import layer_outputs, settled_at
-from .registry import Method, Request, find
+from .registry import Method, Request, check_count, find
+from .steps import Dialogue, Step, check_target, plan_steps
 
 RUNNERS_UP = 5
 TRIED = 8
@@ -65,6 +66,8 @@ def explain_generation(
     subject, chosen = as_subject(subject), find(method)
     options = dict(method_options or {})
     chosen.check_options(list(options))
+    check_seed(seed)
+    check_generation(chosen, continuation, max_new_tokens, generation_options)
     options = chosen.prepare(subject, options)
     if not isinstance(subject.task, CausalLM):
         raise ModelError(
@@ -72,34 +75,40 @@ def explain_generation(
             f"masklens.explain"
         )
     check_units(units, turns=not isinstance(prompt, str))
+    check_target(target)
     where = chosen_sites(subject, chosen, sites, options.get("lens"))
     asked = read_prompt(subject, prompt)
+    units = find_spans(asked.text, units)
     answer = _answer_ids(subject, asked, max_new_tokens, continuation, seed, generation_options)
     dialogue = _dialogue(subject, asked, answer)
-    work = _Work(subject, chosen, where, {"seed": seed, "baselines": baselines, **options}, dialogue, units)
-    return work.record(plan_steps(subject, dialogue, target))
+    settings = {"seed": seed, "baselines": baselines, **options}
+    work = _Work(subject, chosen, where, settings, dialogue, units)
+    made = work.record(plan_steps(subject, dialogue, target))
+    if continuation is not None:
+        return made
+    how = {"do_sample": False, **generation_options, "max_new_tokens": max_new_tokens}
+    return replace(made, settings={**made.settings, **shown_settings(how)})
 
 
-class Dialogue(NamedTuple):
-    """A prompt and the answer to it."""
-
-    whole: Prompt
-    """prompt and answer together, as one prompt"""
-    start: int
-    """how many tokens the prompt has"""
-    names: tuple[str, ...]
-    """the names of all tokens"""
-    answer: str
-
-
-class Step(NamedTuple):
-    """One step to explain: what the model says after the first `place` tokens."""
-
-    place: int
-    target: Continuation
-    name: str
-    piece: str = ""
-    """the text of the step"""
+def check_generation(
+    method: Method, continuation: str | None, max_new_tokens: Any, options: Mapping[str, Any]
+) -> None:
+    """Raise a MethodError for options that cannot be used, before any work is done."""
+    for name in options:
+        if name in method.options:
+            raise MethodError(f"{name} is an option of {method.name}; give method_options={{{name!r}: ...}}")
+        if continuation is not None:
+            raise MethodError(f"{name} is for generation; leave it out, or the continuation")
+        if name == "generation_config":
+            raise MethodError(f"{name} is not taken; give its options by name, such as do_sample=True")
+    if continuation is None:
+        check_count("max_new_tokens", max_new_tokens)
+    several = options.get("num_return_sequences")
+    if several not in (None, 1):
+        raise MethodError(
+            f"num_return_sequences is {several!r}; one answer is explained at a time: leave it out, and give "
+            f"another seed= for another answer"
+        )
 
 
 def _answer_ids(
@@ -112,14 +121,11 @@ def _answer_ids(
 ) -> list[int]:
     limit = getattr(subject._encode, "max_length", None)
     if continuation is not None:
-        if options:
-            raise MethodError(f"{next(iter(options))} is for generation; leave it out, or the continuation")
+        check_unicode(continuation)
         ids = list(subject.tokenizer(continuation, add_special_tokens=False)["input_ids"])
         if not ids:
             raise TargetError(f"the continuation {continuation!r} has no tokens; give one with at least one")
         max_new_tokens = len(ids)
-    if max_new_tokens < 1:
-        raise MethodError(f"max_new_tokens is {max_new_tokens}; it must be at least 1")
     if limit is not None and len(prompt.ids) + max_new_tokens > limit:
         raise TextError(
             f"a prompt of {len(prompt.ids)} tokens and an answer of {max_new_tokens} are too long: the model "
@@ -169,7 +175,17 @@ def _dialogue(subject: Subject, prompt: Prompt, answer: Sequence[int]) -> Dialog
         (*prompt.special, *(token in marks for token in answer)),
         prompt.turns,
     )
-    return Dialogue(whole, len(prompt.ids), tuple(tokenizer.convert_ids_to_tokens(list(whole.ids))), text)
+    return Dialogue(whole, len(prompt.ids), _names(tokenizer, whole), text)
+
+
+def _names(tokenizer: Any, whole: Prompt) -> tuple[str, ...]:
+    """The tokenizer's names of tokens. One that ends inside a character has no text: it is called \ufffd."""
+    names = tokenizer.convert_ids_to_tokens(list(whole.ids))
+    read = [
+        tokenizer.decode([i]) if start == end else ""
+        for i, (start, end) in zip(whole.ids, whole.offsets, strict=True)
+    ]
+    return tuple("\ufffd" if "\ufffd" in text else name for name, text in zip(names, read, strict=True))
 
 
 def written(tokenizer: Any, before: Sequence[int], ids: Sequence[int]) -> tuple[str, list[Span]]:
@@ -190,60 +206,6 @@ def written(tokenizer: Any, before: Sequence[int], ids: Sequence[int]) -> tuple[
         ends.append(min(max(len(part), start, *ends[-1:]), len(text)))
     ends[-1] = len(text)
     return text[start:], [(a - start, b - start) for a, b in zip([start, *ends], ends, strict=False)]
-
-
-def plan_steps(subject: Subject, dialogue: Dialogue, target: Any) -> list[Step]:
-    """The steps to explain: each token of the answer, a span of it, or one span rather than another."""
-    if target is None:
-        ids, start = dialogue.whole.ids, dialogue.start
-        pieces = [
-            dialogue.whole.text[slice(*_characters(dialogue, i, i + 1))] for i in range(start, len(ids))
-        ]
-        numbered = enumerate(zip(dialogue.names[start:], pieces, strict=True), start)
-        return [Step(i, Continuation([], [ids[i]]), name, piece or name) for i, (name, piece) in numbered]
-    span = target[0] if isinstance(target, tuple) and len(target) == 2 else target
-    first, last, lead = _span(dialogue, span)
-    own = list(dialogue.whole.ids[first:last])
-    if not isinstance(target, tuple):
-        written = dialogue.whole.text[slice(*_characters(dialogue, first, last))]
-        return [Step(first, Continuation([], own), written, written)]
-    task: Any = subject.task
-    other = task._ids(lead + target[1] if isinstance(target[1], str) else target[1])
-    chosen = contrast(own, other, target)
-    name = f"{task.tokenizer.decode(chosen.ids)} rather than {task.tokenizer.decode([chosen.other])}"
-    return [Step(first + len(chosen.given), chosen._replace(given=[]), name, name)]
-
-
-def _characters(dialogue: Dialogue, first: int, last: int) -> Span:
-    offsets = dialogue.whole.offsets
-    return offsets[first][0], offsets[last - 1][1]
-
-
-def _span(dialogue: Dialogue, span: Any) -> tuple[int, int, str]:
-    """The first token of a part of the answer, the token after its last, and the characters of the first
-    token that stand before the part."""
-    count = len(dialogue.whole.ids) - dialogue.start
-    if isinstance(span, slice):
-        chosen = range(count)[span]
-        if not chosen or chosen.step != 1:
-            raise TargetError(f"{span} holds no tokens of the answer, which has {count}; give another slice")
-        return dialogue.start + chosen[0], dialogue.start + chosen[-1] + 1, ""
-    if not isinstance(span, str):
-        raise TargetError(f"{span!r} is not a target; give a string in the answer, a slice, or a pair (A, B)")
-    at = dialogue.answer.find(span) if span else -1
-    if at < 0:
-        raise TargetError(
-            f"{span!r} is not in the answer {dialogue.answer!r:.80}; to ask about another answer give it as "
-            f"continuation="
-        )
-    at += len(dialogue.whole.text) - len(dialogue.answer)
-    touched = [
-        i
-        for i, (start, end) in enumerate(dialogue.whole.offsets)
-        if i >= dialogue.start and start < at + len(span) and at < end
-    ]
-    first = touched[0]
-    return first, touched[-1] + 1, dialogue.whole.text[dialogue.whole.offsets[first][0] : at]
 
 
 @dataclass

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -190,6 +191,8 @@ class Method:
     """whether the runs for a text also serve all its beginnings (see `Request.shared`)"""
     sites: Literal["inputs", "embeddings", "all", "blocks"] = "inputs"
     """the sites that it explains by default"""
+    only_blocks: bool = False
+    """whether it has scores at blocks only"""
     merge: str = "sum"
     exempt: dict[str, str] = field(default_factory=dict)
     """contract checks that do not apply, each with the reason: "zero_effect", "planted", ..."""
@@ -232,6 +235,10 @@ class Method:
             return subject.sites[:2][-1:]
         return subject.sites if self.sites == "all" else tuple(subject.blocks) or subject.sites
 
+    def all_sites(self, subject: Subject) -> tuple[int, ...]:
+        """The sites at which it has scores."""
+        return tuple(subject.blocks) if self.only_blocks and subject.blocks else subject.sites
+
     def check_options(self, given: Sequence[str]) -> None:
         unknown = [name for name in given if name not in self.options]
         if unknown:
@@ -239,9 +246,9 @@ class Method:
             raise MethodError(f"{self.name} has no option {unknown[0]!r}; its options: {allowed}")
 
 
-def check_count(name: str, value: int) -> None:
+def check_count(name: str, value: Any) -> None:
     """A MethodError unless the option is a whole number of at least 1."""
-    if not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise MethodError(f"{name} is {value!r}; it must be a whole number of at least 1")
 
 

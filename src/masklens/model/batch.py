@@ -194,7 +194,7 @@ class TokenizerEncoder:
 
     def __call__(self, texts: Sequence[Text]) -> Batch:
         for text in texts:
-            _check_unicode(text)
+            check_unicode(text)
         lists = self._tokenize_all(texts)
         truncated = self._fit(texts, lists)
         padded = _Padded([len(ids) for ids in lists["input_ids"]])
@@ -338,7 +338,7 @@ def _start(text: Text) -> str:
     return repr((text if isinstance(text, str) else text[0])[:40])
 
 
-def _check_unicode(text: Text) -> None:
+def check_unicode(text: Text) -> None:
     """Refuse half a surrogate pair: a JSON file can hold one, but it is not a character."""
     try:
         (text if isinstance(text, str) else "".join(text)).encode("utf-8")

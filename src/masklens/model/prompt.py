@@ -11,7 +11,7 @@ import torch
 from ..errors import ModelError, TextError
 from ..records.units import Turn
 from ..words import Span
-from .batch import Batch, TokenizerEncoder
+from .batch import Batch, TokenizerEncoder, check_unicode
 from .subject import Subject
 
 Messages = Sequence[Mapping[str, str]]
@@ -49,6 +49,7 @@ def read_prompt(subject: Subject, given: str | Messages) -> Prompt:
 
 
 def _encoded(encoder: TokenizerEncoder, text: str, turns: tuple[Turn, ...]) -> Prompt:
+    check_unicode(text)
     row = encoder.tokenize(text, add_special_tokens=not turns)
     special = encoder.special(row)
     count = len(row["input_ids"])

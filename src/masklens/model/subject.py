@@ -226,8 +226,8 @@ class Subject:
         return batch
 
     def check_sites(self, sites: Iterable[int]) -> tuple[int, ...]:
-        """The sites as a tuple, or a SiteError for one that this subject does not have."""
-        sites = tuple(sites)
+        """Each of the sites once, or a SiteError for one that this subject does not have."""
+        sites = tuple(dict.fromkeys(sites))
         unknown = [site for site in sites if site not in self.points]
         if unknown or not sites:
             raise SiteError(f"unknown site {unknown or 'list: empty'}; this subject has sites {self.sites}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from pydantic import StrictInt
@@ -38,8 +39,8 @@ def unit_groups(layout: Layout, units: Any) -> list[list[int]]:
     """The token numbers of each unit, in the order of the text. Special tokens are in units of their own.
 
     Args:
-        units: "tokens", "words", "sentences" (a turn ends a sentence), "turns", or spans of the text: parts
-            of it as strings, or (start, end) characters. The text between two spans is a unit too.
+        units: "tokens", "words", "sentences" (a turn ends a sentence), "turns", or spans of the text as
+            (start, end) characters. The text between two spans is a unit too.
     """
     if isinstance(units, str) and units == "tokens":
         return [[i] for i in range(len(layout.tokens))]
@@ -51,10 +52,24 @@ def unit_groups(layout: Layout, units: Any) -> list[list[int]]:
 
 def check_units(units: Any, turns: bool) -> None:
     """Raise a TextError for unknown units, before any work is done."""
-    if isinstance(units, str) and units not in KINDS:
-        raise TextError(f"no units {units!r}; give {', '.join(KINDS)}, or a list of spans of the text")
+    several = isinstance(units, list | tuple) and all(map(_is_span, units))
+    if not (units in KINDS if isinstance(units, str) else several):
+        raise TextError(
+            f"no units {units!r:.60}; give {', '.join(KINDS)}, or a list of spans of the prompt: strings, or "
+            f"(start, end) characters"
+        )
     if units == "turns" and not turns:
         raise TextError("a string has no turns; give the messages, a list of {'role': ..., 'content': ...}")
+
+
+def _is_span(span: Any) -> bool:
+    pair = isinstance(span, list | tuple) and len(span) == 2
+    return isinstance(span, str) or (pair and all(isinstance(place, Integral) for place in span))
+
+
+def find_spans(prompt: str, units: Any) -> Any:
+    """The units with each span as its (start, end) characters in the prompt; a name stays as it is."""
+    return units if isinstance(units, str) else [_place(prompt, span) for span in units]
 
 
 def _cuts(layout: Layout, units: Any) -> list[int]:
@@ -64,20 +79,22 @@ def _cuts(layout: Layout, units: Any) -> list[int]:
         return sorted({0, *ends})
     if units == "sentences":
         return sorted({0, *ends, *(found.end() for found in END.finditer(layout.text))})
-    return sorted({0, *(place for span in units for place in _place(layout.text, span))})
+    return sorted({0, *(place for span in units for place in span)})
 
 
-def _place(text: str, span: Any) -> Span:
+def _place(prompt: str, span: Any) -> Span:
     """The characters of a span that the user gave."""
     if isinstance(span, str):
-        start = text.find(span) if span else -1
-        if start < 0 or text.find(span, start + 1) >= 0:
+        start = prompt.find(span) if span else -1
+        if start < 0 or prompt.find(span, start + 1) >= 0:
             often = "more than once" if start >= 0 else "nowhere"
-            raise TextError(f"the span {span!r:.60} is {often} in the text; give it as (start, end) instead")
+            raise TextError(
+                f"the span {span!r:.60} is {often} in the prompt; give it as (start, end) instead"
+            )
         return start, start + len(span)
     start, end = span
-    if not 0 <= start < end <= len(text):
-        raise TextError(f"the span {span!r} is not in the text, which has {len(text)} characters")
+    if not 0 <= start < end <= len(prompt):
+        raise TextError(f"the span {span!r} is not in the prompt, which has {len(prompt)} characters")
     return start, end
 
 
