@@ -97,6 +97,13 @@ def test_the_last_layer_can_be_read_where_the_first_has_scores_a_thousand_times_
     assert about(keep) == "keep probability" and written(keep)[3:] == []
 
 
+def test_what_the_colours_show_fits_into_the_picture_of_a_short_text():
+    ax = plot(make())
+    ax.figure.canvas.draw()
+    (bar,) = ax.child_axes
+    assert bar.texts[0].get_window_extent().x1 < ax.figure.bbox.x1
+
+
 @pytest.mark.parametrize("sites", [1, 32])
 def test_of_a_very_long_text_the_strongest_lines_are_drawn_and_the_title_says_so(sites):
     tokens, scores = tuple(f"t{i}" for i in range(4000)), np.full((sites, 4000), 0.01)
@@ -132,7 +139,7 @@ def test_a_layer_of_an_answer_is_given_by_its_name_too_and_another_is_refused():
     assert drawn_values(made.plot(site="block 1")).tolist() == drawn_values(made.plot(site=2)).tolist()
     assert (made.step(0).at("block 1") == made.step(0).at(2)).all()
     for wrong in (99, "block 3", -1):
-        with pytest.raises(SiteError, match=r"no scores at .*; this record has words \(site 0\), embeddings"):
+        with pytest.raises(SiteError, match=r"no scores at .*; this record has words \(0\), embeddings"):
             made.plot(site=wrong)
 
 

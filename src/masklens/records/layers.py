@@ -49,8 +49,8 @@ def row_of(layer: Any, sites: Sequence[int]) -> int:
 
 
 def _listed(sites: Sequence[int]) -> str:
-    """Names of layers with the numbers of their sites; a long run by its ends."""
-    named = [f"{site_name(site)} (site {site})" for site in sites]
+    """Names of layers with their numbers as sites; a long run by its ends."""
+    named = [f"{site_name(site)} ({site})" for site in sites]
     run = len(sites) > 4 and list(sites) == list(range(sites[0], sites[-1] + 1))
     return f"{named[0]} to {named[-1]}" if run else ", ".join(named)
 

@@ -41,6 +41,8 @@ LEFT, RIGHT, TOP, BOTTOM = 1.05, 0.25, 0.45, 0.75
 """inches around the axes, for: names of rows, rotated labels, title, colour bar"""
 BESIDE = 0.6
 """inches for the numbers at the right of the rows"""
+BAR = 1.6
+"""the width of the colour bar in inches"""
 LEAN = 45
 """degrees by which the tokens above the columns are rotated"""
 LONGEST_ROW = 12
@@ -66,6 +68,12 @@ class Grid:
     row: str = "layer"
     """what a row is"""
     missing: tuple[float, ...] = MISSING["light"]
+
+    @property
+    def about(self) -> str:
+        """What the colours show."""
+        own = f"share of the {self.row}'s largest score (at the right)"
+        return own if self.shown.strongest is None else self.meaning
 
 
 @dataclass(frozen=True)
@@ -194,7 +202,8 @@ def _plot(grid: Grid, ax: Axes | None) -> Axes:
 def _figure(grids: Sequence[Grid]) -> Figure:
     layouts = [_layout(grid) for grid in grids]
     titles = [text_width(_title(grid, layout), FONT) for grid, layout in zip(grids, layouts, strict=True)]
-    room = max([3.0, *(layout.width for layout in layouts), *titles])
+    legends = [1.06 * BAR + text_width(grid.about, SMALL) for grid in grids]
+    room = max([3.0, *(layout.width for layout in layouts), *titles, *legends])
     beside = [BESIDE for grid in grids if grid.shown.strongest is None]
     right = max([RIGHT, *beside, *(layout.head for layout in layouts)])
     width, height = LEFT + room + right, _height(layouts)
@@ -322,7 +331,7 @@ def _legend(ax: Axes, grid: Grid, size: tuple[float, float]) -> None:
     """Draw a small colour bar below the map, with the meaning of its ends."""
     width, height = size
     shown = grid.shown
-    bar = ax.inset_axes((0.0, -0.28 / height, min(1.0, 1.6 / width), 0.12 / height))
+    bar = ax.inset_axes((0.0, -0.28 / height, min(1.0, BAR / width), 0.12 / height))
     end = shown.strongest or 1.0
     norm = Normalize(-end if shown.signed else 0.0, end)
     ax.figure.colorbar(ScalarMappable(norm, _colour_map(shown.signed)), cax=bar, orientation="horizontal")
@@ -330,10 +339,7 @@ def _legend(ax: Axes, grid: Grid, size: tuple[float, float]) -> None:
     bar.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks], fontsize=SMALL)
     bar.tick_params(length=2, pad=2)
     bar.set_yticks([])
-    label = grid.meaning
-    if shown.strongest is None:
-        label = f"share of the {grid.row}'s largest score, which stands at the right of its row"
-    bar.text(1.06, 0.5, label, transform=bar.transAxes, fontsize=SMALL, va="center", color="#444444")
+    bar.text(1.06, 0.5, grid.about, transform=bar.transAxes, fontsize=SMALL, va="center", color="#444444")
 
 
 def _title(grid: Grid, layout: Layout) -> str:
