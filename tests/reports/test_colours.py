@@ -103,6 +103,10 @@ def test_each_layer_has_its_own_largest(per_site):
     np.testing.assert_allclose(shown.values, [[0, 1, -0.25], [0.25, -1, 0]])
 
 
+def test_one_layer_has_one_scale_in_any_case():
+    assert scale(make(scores=np.array([[0.0, 4.0, -1.0]])), per_site=True).strongest == 4.0
+
+
 def test_probabilities_are_drawn_as_they_are():
     keep = [[0.1, 0.4, 0.2], [0.0, 0.01, 0.0]]
     shown = scale(replace(make(scores=np.array(keep)), merge="max"))

@@ -79,7 +79,7 @@ def shares(scores: np.ndarray, special: Sequence[bool], merge: str, per_row: boo
     strongest = np.where(strongest > 0, strongest, 1.0)
     values = np.clip(scores / strongest, -1.0, 1.0)
     largest = tuple(np.broadcast_to(strongest, (len(scores), 1))[:, 0].tolist())
-    return Scale(values, signed, None if per_row else float(strongest), largest)
+    return Scale(values, signed, None if per_row and len(scores) != 1 else strongest.item(), largest)
 
 
 def _largest(size: np.ndarray, special: Sequence[bool], axis: int | None = None) -> np.ndarray:
