@@ -30,7 +30,8 @@ RANKS = {
 SHARED = {"analysis", "attribution", "bootstrap", "errors", "files", "progress", "records", "words"}
 """modules beside the rooms: everyone imports them, they import one another"""
 DRAWING = {
-    f"reports.{name}" for name in ("bars", "colours", "facts", "fragment", "heatmap", "labels", "terminal")
+    f"reports.{name}"
+    for name in ("bars", "colours", "facts", "fonts", "fragment", "heatmap", "labels", "terminal")
 }
 """what draws one record: the records themselves import it when they are shown, so it imports no other room"""
 

@@ -17,7 +17,7 @@ from .errors import FileError
 from .files import FileModel, PlainText, check_writable, encodable, validate, whole
 from .files.formats import Columns, records
 from .files.parquet import to_parquet
-from .records.layers import site_name
+from .records.layers import row_of, site_name
 from .records.verification import Verification, from_record, verification_record, verification_schema
 from .words import word_groups, word_span
 
@@ -89,11 +89,9 @@ class Attribution:
         """The text, or the two of a pair."""
         return (self.text,) if isinstance(self.text, str) else self.text
 
-    def at(self, site: int) -> np.ndarray:
-        """The scores at one site, (tokens,)."""
-        if site not in self.sites:
-            raise ValueError(f"no scores at site {site}; this record has sites {self.sites}")
-        return self.scores[self.sites.index(site)]
+    def at(self, site: int | str) -> np.ndarray:
+        """The scores at one site, given by its number or by the name of its layer, (tokens,)."""
+        return self.scores[row_of(site, self.sites)]
 
     def words(self, merge: str | None = None) -> Attribution:
         """The same record with words in place of tokens: the scores of a word's tokens are merged.
@@ -114,10 +112,11 @@ class Attribution:
             scores=np.stack(columns, axis=1) if columns else self.scores,
         )
 
-    def plot(self, ax: Any = None, words: bool = False, per_site: bool = False) -> Any:
+    def plot(self, ax: Any = None, words: bool = False, per_site: bool | None = None) -> Any:
         """Draw the heat map and return its axes: coloured tokens for one site, sites x tokens for several.
 
-        `per_site` divides the scores of each site by the largest score of that site.
+        Colours show shares of each site's largest score, or keep probabilities as they are. `per_site=False`
+        puts all sites on one scale, `per_site=True` also divides keep probabilities.
         """
         from .reports.heatmap import plot
 

@@ -83,12 +83,20 @@ def test_the_colours_are_those_of_the_scores(open_answer):
     tab = open_answer(made)
     tab.locator(".step").nth(1).click()
     scores, cells = made.scores[1, :, : made.places[1]], tab.locator(".map .column")
-    strongest = np.abs(scores).max()
+    strongest = np.abs(scores).max(1)  # of each layer
     for unit in (1, 4, made.places[1] - 1):
         classes = [cell.get_attribute("class") for cell in cells.nth(unit).locator("i").all()]
-        for score, said in zip(scores[:, unit], classes, strict=True):
+        for score, top, said in zip(scores[:, unit], strongest, classes, strict=True):
             letter = "n" if score < 0 else "p"
-            assert said.split()[0] == f"{letter}{round(abs(score) / strongest * 40)}"
+            assert said.split()[0] == f"{letter}{round(abs(score) / top * 40)}"
+
+
+def test_a_part_is_counted_in_the_units_that_are_shown(open_answer):
+    tab = open_answer(answered())
+    head = tab.locator(".fold > summary").first
+    assert "9 tokens ·" in head.inner_text()
+    tab.locator(".controls button", has_text="words").click()
+    assert " words ·" in tab.locator(".fold > summary").first.inner_text()
 
 
 def test_a_long_prompt_starts_with_sentences_and_can_be_opened_to_tokens(open_answer):

@@ -90,23 +90,29 @@ def encode(light):
 
 
 def test_signed_scores_are_shares_of_the_largest():
-    shown = scale(make(scores=np.array([[0.0, 4.0, -1.0], [0.5, -2.0, 0.0]])))
+    shown = scale(make(scores=np.array([[0.0, 4.0, -1.0], [0.5, -2.0, 0.0]])), per_site=False)
     assert shown.signed
     assert shown.strongest == 4.0
     np.testing.assert_allclose(shown.values, [[0, 1, -0.25], [0.125, -0.5, 0]])
 
 
-def test_per_site_each_row_has_its_own_largest():
-    shown = scale(make(scores=np.array([[0.0, 4.0, -1.0], [0.5, -2.0, 0.0]])), per_site=True)
-    assert shown.strongest is None
+@pytest.mark.parametrize("per_site", [None, True])
+def test_each_layer_has_its_own_largest(per_site):
+    shown = scale(make(scores=np.array([[0.0, 4.0, -1.0], [0.5, -2.0, 0.0]])), per_site)
+    assert shown.strongest is None and shown.largest == (4.0, 2.0)
     np.testing.assert_allclose(shown.values, [[0, 1, -0.25], [0.25, -1, 0]])
 
 
+def test_one_layer_has_one_scale_in_any_case():
+    assert scale(make(scores=np.array([[0.0, 4.0, -1.0]])), per_site=True).strongest == 4.0
+
+
 def test_probabilities_are_drawn_as_they_are():
-    shown = scale(replace(make(scores=np.array([[0.1, 0.4, 0.2]])), merge="max"))
+    keep = [[0.1, 0.4, 0.2], [0.0, 0.01, 0.0]]
+    shown = scale(replace(make(scores=np.array(keep)), merge="max"))
     assert not shown.signed
-    assert shown.strongest == 1.0
-    np.testing.assert_allclose(shown.values, [[0.1, 0.4, 0.2]], rtol=1e-6)
+    assert shown.strongest == 1.0 and shown.largest == (1.0, 1.0)
+    np.testing.assert_allclose(shown.values, keep, rtol=1e-6)
 
 
 @pytest.mark.parametrize("per_site", [False, True])

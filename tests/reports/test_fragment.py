@@ -75,14 +75,14 @@ def test_every_token_is_shown_as_it_is(sites):
 
 
 def test_numbers_and_exact_values():
-    html = fragment(make())
+    html = fragment(make(), per_site=False)
     assert re.findall(r">(−?\d+)</td>", html) == ["100", "−25", "12", "50"]
     exact = {"words: 0", "words: 4", "words: −1", "embeddings: 0.5", "embeddings: 2", "embeddings: 0"}
     assert set(Reader(html).titles) == exact
 
 
 def test_numbers_per_site_and_of_probabilities():
-    html = fragment(make(), per_site=True)
+    html = fragment(make())
     assert re.findall(r">(−?\d+)</td>", html) == ["100", "−25", "25", "100"]
     assert "each layer&#39;s largest" in html
     keep = replace(make(scores=np.array([[0.0, 0.5, 0.25], [0.1, 0.0, 0.0]])), merge="max")
@@ -93,7 +93,7 @@ def test_strongest_cells_have_the_colours_of_their_sign():
     made = picture(make(scores=np.array([[1.0, -1.0, np.nan], [0.0, 0.5, 0.0]])))
     assert [[cell.colour for cell in column.cells] for column in made.segments[0].columns] == [
         ["p40", "p0"],
-        ["n40", "p20"],
+        ["n40", "p40"],
         ["x", "p0"],
     ]
 
@@ -159,5 +159,6 @@ def test_the_answer_of_a_question_is_marked(sites):
 
 
 def test_the_scale_says_what_its_ends_and_the_numbers_mean():
-    assert "against · for the target · numbers: hundredths of 4" in fragment(make())
+    assert "against · for the target · numbers: hundredths of 4" in fragment(make(), per_site=False)
+    assert "numbers: hundredths of each layer&#39;s largest score" in fragment(make())
     assert "against" not in fragment(make(scores=np.array([[0.0, 4.0, 1.0], [0.5, 2.0, 0.0]])))

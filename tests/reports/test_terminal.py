@@ -26,10 +26,11 @@ def test_numbers_are_relative_to_the_largest():
     assert lines[0].split() == ["prediction", "positive", "target", "positive", "method", "gradient"]
     assert lines[1].split() == ["[CLS]", "good", "[SEP]"]
     assert lines[2].split() == ["words", "0.00", "1.00", "-0.25"]
-    assert lines[3].split() == ["embeddings", "0.12", "0.50", "0.00"]
-    assert lines[4] == "1.00 is a score of 4; below 0 speaks against positive"
-    unsigned = render(make(scores=np.abs(make().scores))).splitlines()[4]
-    assert unsigned == "1.00 is a score of 4"
+    assert lines[3].split() == ["embeddings", "0.25", "1.00", "0.00"]
+    said = "1.00 is the layer's largest score, 2 (embeddings) to 4 (words)"
+    assert " ".join(" ".join(lines[4:]).split()) == said + "; below 0 speaks against positive"
+    assert render(make(scores=np.abs(make().scores))).splitlines()[4] == said
+    assert render(make(scores=np.abs(make().scores[:1]))).splitlines()[3] == "1.00 is a score of 4"
     assert "0.00: it can be replaced" in render(replace(make(), merge="max"))
 
 

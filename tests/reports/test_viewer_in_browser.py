@@ -289,6 +289,8 @@ def test_numbers_are_explained_in_the_legend(visit, report):
     tab = visit(report)
     assert "numbers" not in tab.locator(".legend").first.inner_text()
     tab.keyboard.press("n")
+    assert "numbers: hundredths of each layer's largest" in tab.locator(".legend").first.inner_text()
+    tab.keyboard.press("p")
     top = abs(SCORES[:, 1:-1]).max()
     assert f"numbers: hundredths of {top:.4g}" in tab.locator(".legend").first.inner_text()
     assert "numbers: percent" in tab.locator(".legend").nth(1).inner_text()

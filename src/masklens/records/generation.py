@@ -181,8 +181,11 @@ class Generation:
         """All steps as attributions."""
         return [self.step(i) for i in range(len(self))]
 
-    def plot(self, ax: Any = None, site: int | None = None) -> Any:
-        """Draw steps x tokens at one site, by default the first, and return the axes."""
+    def plot(self, ax: Any = None, site: int | str | None = None) -> Any:
+        """Draw steps x tokens at one site, by default the first, and return the axes.
+
+        `site` is a number, or the name of a layer such as "block 3".
+        """
         from ..reports.heatmap import plot_steps
 
         return plot_steps(self, ax=ax, site=self.sites[0] if site is None else site)

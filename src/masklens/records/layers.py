@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from operator import index
 from typing import Any
 
@@ -36,6 +37,22 @@ def as_site(layer: Any) -> int:
         raise SiteError(
             f"no layer {layer!r:.60}; give the number of a site, or a name such as 'block 3'"
         ) from None
+
+
+def row_of(layer: Any, sites: Sequence[int]) -> int:
+    """The row of a record with these sites that holds a layer's scores."""
+    site = as_site(layer)
+    if site not in sites:
+        given = layer if isinstance(layer, str) else f"site {site}"
+        raise SiteError(f"no scores at {given}; this record has {_listed(sites)}")
+    return sites.index(site)
+
+
+def _listed(sites: Sequence[int]) -> str:
+    """Names of layers with their numbers as sites; a long run by its ends."""
+    named = [f"{site_name(site)} ({site})" for site in sites]
+    run = len(sites) > 4 and list(sites) == list(range(sites[0], sites[-1] + 1))
+    return f"{named[0]} to {named[-1]}" if run else ", ".join(named)
 
 
 def row_name(name: str) -> str:

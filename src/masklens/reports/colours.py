@@ -42,29 +42,44 @@ class Scale:
     """Scores as shares of the score that is drawn in the strongest colour."""
 
     values: np.ndarray
-    """(sites, tokens) in [-1, 1], or [0, 1] where not signed; NaN where the score is not finite"""
+    """(rows, tokens) in [-1, 1], or [0, 1] where not signed; NaN where the score is not finite"""
     signed: bool
     strongest: float | None
-    """the score at 1, or None where each site has its own"""
+    """the score at 1, or None where each row has its own"""
+    largest: tuple[float, ...]
+    """the score at 1 in each row"""
 
 
-def scale(attribution: Attribution, per_site: bool = False) -> Scale:
-    """Divide the scores by 1 for probabilities, else by the largest absolute score.
+def scale(attribution: Attribution, per_site: bool | None = None) -> Scale:
+    """The colours of an attribution, which all pictures share.
+
+    Keep probabilities are drawn as they are. Other scores have no unit that layers share: a gradient is some
+    hundred times smaller at the last block than at the first. So each layer is divided by its own largest
+    absolute score, as in the heat maps of De Cao et al. (2020). `per_site` says otherwise.
+    """
+    a = attribution
+    if per_site is None:
+        per_site = a.merge != "max" and len(a.sites) > 1
+    return shares(a.scores, a.special, a.merge, per_site)
+
+
+def shares(scores: np.ndarray, special: Sequence[bool], merge: str, per_row: bool = False) -> Scale:
+    """Divide scores (rows, tokens) by 1 for probabilities, else by the largest absolute score; with `per_row`
+    each row by its own.
 
     The scores of special tokens are ignored for that, unless no other token has a score.
-
-    With `per_site` each site is divided by its own largest absolute score, as in the heat maps of De Cao et
-    al. (2020).
     """
-    scores = np.where(np.isfinite(attribution.scores), attribution.scores, np.nan)
+    scores = np.where(np.isfinite(scores), scores, np.nan)
     size = np.nan_to_num(np.abs(scores))
     signed = bool((scores < 0).any())
-    if per_site:
-        strongest = _largest(size, attribution.special, axis=1)
+    if per_row:
+        strongest = _largest(size, special, axis=1)
     else:
-        strongest = np.array(1.0) if attribution.merge == "max" else _largest(size, attribution.special)
-    values = np.clip(scores / np.where(strongest > 0, strongest, 1.0), -1.0, 1.0)
-    return Scale(values, signed, None if per_site else float(strongest) or 1.0)
+        strongest = np.array(1.0) if merge == "max" else _largest(size, special)
+    strongest = np.where(strongest > 0, strongest, 1.0)
+    values = np.clip(scores / strongest, -1.0, 1.0)
+    largest = tuple(np.broadcast_to(strongest, (len(scores), 1))[:, 0].tolist())
+    return Scale(values, signed, None if per_row and len(scores) != 1 else strongest.item(), largest)
 
 
 def _largest(size: np.ndarray, special: Sequence[bool], axis: int | None = None) -> np.ndarray:

@@ -110,7 +110,7 @@ class Picture:
             yield site, [column.cells[i] for segment in self.segments for column in segment.columns]
 
 
-def fragment(attribution: Attribution, per_site: bool = False) -> str:
+def fragment(attribution: Attribution, per_site: bool | None = None) -> str:
     """HTML of one attribution for a notebook: inline styles, with other colours in dark mode."""
     shown = picture(attribution, per_site)
     return template("fragment.html").render(p=shown, palette=palette("light"), dark=palette("dark"))
@@ -128,7 +128,7 @@ def steps_fragment(generation: Generation) -> str:
     return "\n".join(parts)
 
 
-def picture(attribution: Attribution, per_site: bool = False) -> Picture:
+def picture(attribution: Attribution, per_site: bool | None = None) -> Picture:
     """Lay an attribution out for the template."""
     a, shown = attribution, scale(attribution, per_site)
     names = tuple(site_name(site) for site in a.sites)
@@ -150,7 +150,7 @@ def picture(attribution: Attribution, per_site: bool = False) -> Picture:
         low=f"−{high}" if shown.signed else "0",
         high=high,
         meaning="" if not shown.signed else "against · for the target",
-        unit=_unit(a, per_site, high),
+        unit=_unit(a, shown, high),
         proof=f"{site_name(a.verification.site)}: {proof_sentences(a.verification)}{other_target(a)}"
         if a.verification
         else "",
@@ -183,8 +183,8 @@ def _legend(signed: bool) -> tuple[Cell, ...]:
     return tuple(_cell(float(s), signed, "") for s in np.linspace(-1.0 if signed else 0.0, 1.0, 17))
 
 
-def _unit(a: Attribution, per_site: bool, high: str) -> str:
-    if per_site:
+def _unit(a: Attribution, shown: Scale, high: str) -> str:
+    if shown.strongest is None:
         return "numbers: hundredths of each layer's largest score"
     return "numbers: percent" if a.merge == "max" else f"numbers: hundredths of {high}"
 

@@ -1,28 +1,28 @@
-"""The heat map of one attribution, drawn with matplotlib: sites x tokens, or one site's coloured tokens.
+"""Heat maps drawn with matplotlib: an attribution (sites x tokens, or one site's coloured tokens), or an
+answer (steps x tokens).
 
 Everything is drawn on Figure objects, without pyplot: no display is needed and no figure stays behind. The
 data coordinates of the axes are inches, so that texts and cells can be laid out together; a text that is
-too long for one line goes on in the next.
+too long for one line goes on in the next. Of a text that would fill more than a few pages only the lines with
+the strongest scores are drawn, and the title says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
-from matplotlib.textpath import text_to_path
 
-from ..records.layers import site_name
-from .colours import MISSING, Scale, colours, ink, scale
-from .labels import caption, part_names, printable, readable, readable_tokens, shortened
+from ..records.layers import row_of, site_name
+from .colours import MISSING, Scale, colours, ink, scale, shares
+from .fonts import POINT, drawable, families, text_width
+from .labels import caption, part_names, readable, readable_tokens, shortened
 from .terminal import blocks
 
 if TYPE_CHECKING:
@@ -31,25 +31,49 @@ if TYPE_CHECKING:
     from ..attribution import Attribution
     from ..records.generation import Generation
 
-POINT = 1 / 72
-"""inches"""
-FONT = 10.0
+FONT, SMALL = 10.0, 8.0
 SMALLEST_FONT = 3.0
 WIDEST = 9.0
 """the width of a line of cells in inches, if the figure is created here"""
+TALLEST = 30.0
+"""the height of a map in inches, above which it is cut"""
 LEFT, RIGHT, TOP, BOTTOM = 1.05, 0.25, 0.45, 0.75
-"""inches around the axes, for: names of layers, rotated labels, title, colour bar"""
+"""inches around the axes, for: names of rows, rotated labels, title, colour bar"""
+BESIDE = 0.6
+"""inches for the numbers at the right of the rows"""
+BAR = 1.6
+"""the width of the colour bar in inches"""
 LEAN = 45
 """degrees by which the tokens above the columns are rotated"""
+LONGEST_ROW = 12
+"""characters of a row's name"""
 ABOVE: dict[str, Any] = {"ha": "left", "va": "baseline", "rotation": LEAN, "rotation_mode": "anchor"}
 INSIDE: dict[str, Any] = {"ha": "center", "va": "center_baseline"}
 """the alignment of tokens above their column, and inside their cell"""
-FALLBACKS = (
-    "Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "Microsoft YaHei", "Hiragino Sans",
-    "PingFang SC", "WenQuanYi Zen Hei", "Arial Unicode MS", "Segoe UI Symbol", "Noto Sans Symbols2",
-    "Symbola", "Noto Emoji",
-)  # fmt: skip
-"""fonts with more scripts than matplotlib's own, used if they are installed"""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is drawn: rows of scores over the tokens of a text. All text in it is drawable."""
+
+    tokens: Sequence[str]
+    special: Sequence[bool]
+    segments: Sequence[int]
+    rows: Sequence[str]
+    shown: Scale
+    title: str
+    meaning: str
+    """of the scores"""
+    parts: Sequence[str] = ()
+    row: str = "layer"
+    """what a row is"""
+    missing: tuple[float, ...] = MISSING["light"]
+
+    @property
+    def about(self) -> str:
+        """What the colours show."""
+        own = f"share of the {self.row}'s largest score (at the right)"
+        return own if self.shown.strongest is None else self.meaning
 
 
 @dataclass(frozen=True)
@@ -61,16 +85,16 @@ class Layout:
     widths: np.ndarray
     """(tokens,)"""
     lines: tuple[range, ...]
-    """the tokens of each line"""
+    """the tokens of each line that is drawn"""
     head: float
     """height above the cells of a line"""
     cell: float
-    """height of one site's cells"""
-    sites: int
+    """height of one row's cells"""
+    rows: int
 
     @property
     def line(self) -> float:
-        return self.head + self.sites * self.cell
+        return self.head + self.rows * self.cell
 
     @property
     def height(self) -> float:
@@ -80,94 +104,130 @@ class Layout:
     def width(self) -> float:
         return max((float(self.widths[line].sum()) for line in self.lines), default=0.0)
 
+    @property
+    def cut(self) -> bool:
+        return self.tokens < len(self.widths)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens are drawn."""
+        return sum(map(len, self.lines))
+
     def edges(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """The x edges (tokens + 1) and y edges (sites + 1) of the cells of a line."""
+        """The x edges (tokens + 1) and y edges (rows + 1) of the cells of a line."""
         top = number * self.line + self.head
         x = np.concatenate([[0.0], np.cumsum(self.widths[self.lines[number]])])
-        return x, top + self.cell * np.arange(self.sites + 1)
+        return x, top + self.cell * np.arange(self.rows + 1)
 
 
-def plot(attribution: Attribution, ax: Axes | None = None, per_site: bool = False) -> Axes:
+def plot(attribution: Attribution, ax: Axes | None = None, per_site: bool | None = None) -> Axes:
     """Draw the attribution and return the axes. Without `ax` a figure is created that fits the text.
 
     Several sites become a map with the first site at the top and one column per token. One site becomes a
-    line of coloured tokens. `per_site` divides each site's scores by the site's largest, as in De Cao et al.
-    (2020).
+    line of coloured tokens. `per_site` is as in `scale`.
     """
-    if ax is None:
-        return figure([attribution], per_site).axes[0]
-    tokens = _tokens(attribution)
-    width, height = ax.bbox.width / ax.figure.dpi, ax.bbox.height / ax.figure.dpi
-    layout = _fitting(attribution, tokens, width, height)
-    # A map may be stretched to fill the axes; a line of tokens stays a line.
-    bottom = max(layout.height, height) if layout.sites == 1 else layout.height
-    ax.set(xlim=(0, max(layout.width, width)), ylim=(bottom, 0))
-    _clear_frame(ax)
-    shown = scale(attribution, per_site)
-    _cells(ax, layout, shown)
-    _name_tokens(ax, layout, tokens, attribution.special, shown)
-    _name_sites(ax, layout, attribution)
-    _name_parts(ax, layout, attribution)
-    _legend(ax, shown, (width, height))
-    return ax
+    return _plot(_grid(attribution, per_site), ax)
 
 
-def plot_steps(generation: Generation, ax: Axes | None = None, site: int = 0) -> Axes:
+def plot_steps(generation: Generation, ax: Axes | None = None, site: int | str = 0) -> Axes:
     """Draw an answer at one site and return the axes: one row per step, one column per token before a
     step."""
-    g = generation
-    count = max(g.seen(i) for i in range(len(g)))
-    scores = g.scores[:, g.sites.index(site), :count]
-    unseen = np.array([[j >= g.seen(i) for j in range(count)] for i in range(len(g))])
-    if ax is None:
-        size = (LEFT + max(4.0, 0.28 * count), 1.6 + max(1.0, 0.24 * len(g)))
-        ax = Figure(figsize=size, layout="constrained").add_subplot()
-    largest, signed = float(np.abs(scores).max()) or 1.0, bool((scores < 0).any())
-    norm = Normalize(-largest if signed else 0.0, largest)
-    shown = np.ma.masked_array(scores, unseen)
-    drawn = ax.imshow(shown, cmap=_colour_map(signed), norm=norm, aspect="auto")
-    tokens = [readable(token, g.text[slice(*span)]) for token, span in zip(g.tokens, g.offsets, strict=True)]
-    steps = [readable(name, piece) for name, piece in zip(g.steps, g.pieces, strict=True)]
-    names = [shortened(printable(name), 20) for name in tokens[:count]]
-    ax.set_xticks(range(count), names, rotation=90)
-    ax.set_yticks(range(len(g)), [shortened(printable(name), 20) for name in steps])
-    ax.set_title(f"{printable(g.method)} · {site_name(site)}", fontsize=FONT)
-    ax.figure.colorbar(drawn, ax=ax)
-    return ax
+    return _plot(_steps(generation, site), ax)
 
 
-def figure(attributions: Sequence[Attribution], per_site: bool = False) -> Figure:
+def figure(attributions: Sequence[Attribution], per_site: bool | None = None) -> Figure:
     """A figure with the attributions below one another, as large as necessary."""
-    layouts = [_own_layout(attribution) for attribution in attributions]
-    room = max([3.0, *(layout.width for layout in layouts), *(_width(_title(a), FONT) for a in attributions)])
-    right = max([RIGHT, *(layout.head for layout in layouts)])
-    width, height = LEFT + room + right, figure_height(attributions)
-    result = Figure(figsize=(width, height))
-    top = height
-    for attribution, layout in zip(attributions, layouts, strict=True):
-        bottom = top - TOP - layout.height
-        ax = result.add_axes((LEFT / width, bottom / height, room / width, layout.height / height))
-        plot(attribution, ax, per_site)
-        top = bottom - BOTTOM
-    return result
+    return _figure([_grid(attribution, per_site) for attribution in attributions])
 
 
 def figure_height(attributions: Sequence[Attribution]) -> float:
     """The height in inches of the figure with these attributions."""
-    return sum(TOP + _own_layout(attribution).height + BOTTOM for attribution in attributions) or 1.0
+    return _height([_layout(_grid(attribution)) for attribution in attributions])
 
 
-def _own_layout(attribution: Attribution) -> Layout:
-    return _layout(attribution, _tokens(attribution), WIDEST, FONT)
+def _grid(attribution: Attribution, per_site: bool | None = None) -> Grid:
+    a = attribution
+    where = f" · layer: {site_name(a.sites[0])}" if len(a.sites) == 1 else ""
+    return Grid(
+        tokens=[drawable(shortened(token, 24)) for token in readable_tokens(a)],
+        special=a.special,
+        segments=a.segments,
+        rows=[site_name(site) for site in a.sites],
+        shown=scale(a, per_site),
+        title=drawable(shortened(caption(a) + where, 110)),
+        meaning="keep probability" if a.merge == "max" else "score",
+        parts=[drawable(shortened(name, LONGEST_ROW)) for name in part_names(a)],
+    )
 
 
-def _fitting(attribution: Attribution, tokens: Sequence[str], width: float, height: float) -> Layout:
+def _steps(generation: Generation, site: int | str) -> Grid:
+    g, row = generation, row_of(site, generation.sites)
+    seen = [g.seen(i) for i in range(len(g))]
+    count = max(seen)
+    unseen = np.arange(count) >= np.array(seen)[:, None]
+    scores = np.where(unseen, np.nan, g.scores[:, row, :count])
+    placed = zip(g.tokens[:count], g.offsets, strict=False)
+    steps = [readable(name, piece) for name, piece in zip(g.steps, g.pieces, strict=True)]
+    name = f" · answer: {steps[0]}" if len(g) == 1 else ""
+    return Grid(
+        tokens=[drawable(shortened(readable(token, g.text[slice(*span)]), 24)) for token, span in placed],
+        special=g.special[:count],
+        segments=(0,) * count,
+        rows=[drawable(shortened(step, LONGEST_ROW)) for step in steps],
+        shown=shares(scores, g.special[:count], g.merge, per_row=g.merge != "max" and len(g) > 1),
+        title=drawable(shortened(f"{g.method} · {site_name(g.sites[row])}{name}", 110)),
+        meaning="keep probability" if g.merge == "max" else "score",
+        row="step",
+        missing=(1.0, 1.0, 1.0),
+    )
+
+
+def _plot(grid: Grid, ax: Axes | None) -> Axes:
+    if ax is None:
+        return _figure([grid]).axes[0]
+    width, height = ax.bbox.width / ax.figure.dpi, ax.bbox.height / ax.figure.dpi
+    layout = _fitting(grid, width, height)
+    # A map may be stretched to fill the axes; a line of tokens stays a line.
+    bottom = max(layout.height, height) if layout.rows == 1 else layout.height
+    ax.set(xlim=(0, max(layout.width, width)), ylim=(bottom, 0))
+    _clear_frame(ax)
+    _cells(ax, layout, grid)
+    _name_tokens(ax, layout, grid)
+    _name_rows(ax, layout, grid)
+    _name_lines(ax, layout, grid)
+    _legend(ax, grid, (width, height))
+    return ax
+
+
+def _figure(grids: Sequence[Grid]) -> Figure:
+    layouts = [_layout(grid) for grid in grids]
+    titles = [text_width(_title(grid, layout), FONT) for grid, layout in zip(grids, layouts, strict=True)]
+    legends = [1.06 * BAR + text_width(grid.about, SMALL) for grid in grids]
+    room = max([3.0, *(layout.width for layout in layouts), *titles, *legends])
+    beside = [BESIDE for grid in grids if grid.shown.strongest is None]
+    right = max([RIGHT, *beside, *(layout.head for layout in layouts)])
+    width, height = LEFT + room + right, _height(layouts)
+    result = Figure(figsize=(width, height))
+    top = height
+    for grid, layout in zip(grids, layouts, strict=True):
+        bottom = top - TOP - layout.height
+        ax = result.add_axes((LEFT / width, bottom / height, room / width, layout.height / height))
+        _plot(grid, ax)
+        top = bottom - BOTTOM
+    return result
+
+
+def _height(layouts: Sequence[Layout]) -> float:
+    return sum(TOP + layout.height + BOTTOM for layout in layouts) or 1.0
+
+
+def _fitting(grid: Grid, width: float, height: float) -> Layout:
     """The layout with the largest font that fits the axes, or with the smallest font if none does."""
     font = FONT
-    layout = _layout(attribution, tokens, width, font)
+    layout = _layout(grid, width, font)
     while layout.height > height * 1.001 and font > SMALLEST_FONT:
         font -= 0.5
-        layout = _layout(attribution, tokens, width, font)
+        layout = _layout(grid, width, font)
     return layout
 
 
@@ -183,18 +243,26 @@ def _even_room(segments: Sequence[int], room: float, width: float) -> float:
     return width * next(cells for cells in range(1, most + 1) if lines(cells) == lines(most))
 
 
-def _layout(attribution: Attribution, tokens: Sequence[str], room: float, font: float) -> Layout:
-    measured = np.array([_width(token, font) for token in tokens], dtype=float)
-    line_height, sites = font * POINT, len(attribution.sites)
-    if sites == 1:
+def _layout(grid: Grid, room: float = WIDEST, font: float = FONT) -> Layout:
+    measured = np.array([text_width(token, font) for token in grid.tokens], dtype=float)
+    line_height, rows = font * POINT, len(grid.rows)
+    if rows == 1:
         widths, head, cell = measured + 0.9 * line_height, 0.4 * line_height, 2.0 * line_height
     else:
-        widths = np.full(len(tokens), 2.1 * line_height)
-        room = _even_room(attribution.segments, room, float(2.1 * line_height))
+        widths = np.full(len(grid.tokens), 2.1 * line_height)
+        room = _even_room(grid.segments, room, float(2.1 * line_height))
         head = float(measured.max(initial=0.0) * np.sin(np.radians(LEAN))) + 1.6 * line_height
         cell = 1.7 * line_height
-    lines = tuple(blocks(widths.tolist(), room + 1e-6, gap=0.0, segments=attribution.segments))
-    return Layout(font, widths, lines, head, cell, sites)
+    lines = tuple(blocks(widths.tolist(), room + 1e-6, gap=0.0, segments=grid.segments))
+    layout = Layout(font, widths, lines, head, cell, rows)
+    return replace(layout, lines=_strongest(grid, lines, max(1, int(TALLEST / layout.line))))
+
+
+def _strongest(grid: Grid, lines: Sequence[range], most: int) -> tuple[range, ...]:
+    """At most so many lines, in their order: those with the tokens that have the strongest scores."""
+    strength = np.nan_to_num(np.abs(grid.shown.values)).sum(0) * ~np.array(grid.special, dtype=bool)
+    ranked = sorted(range(len(lines)), key=lambda number: -strength[lines[number]].max())
+    return tuple(lines[number] for number in sorted(ranked[:most]))
 
 
 def _clear_frame(ax: Axes) -> None:
@@ -203,20 +271,20 @@ def _clear_frame(ax: Axes) -> None:
     ax.tick_params(length=0)
 
 
-def _cells(ax: Axes, layout: Layout, shown: Scale) -> None:
-    colour_map, norm = _colour_map(shown.signed), Normalize(-1.0 if shown.signed else 0.0, 1.0)
+def _cells(ax: Axes, layout: Layout, grid: Grid) -> None:
+    signed = grid.shown.signed
+    colour_map = _colour_map(signed).with_extremes(bad=grid.missing)
+    norm = Normalize(-1.0 if signed else 0.0, 1.0)
     for number, line in enumerate(layout.lines):
         x, y = layout.edges(number)
-        values = np.ma.masked_invalid(shown.values[:, line])
+        values = np.ma.masked_invalid(grid.shown.values[:, line])
         ax.pcolormesh(x, y, values, cmap=colour_map, norm=norm, edgecolors="white", linewidth=1.2)
 
 
-def _name_tokens(
-    ax: Axes, layout: Layout, tokens: Sequence[str], special: Sequence[bool], shown: Scale
-) -> None:
-    """Write the tokens above their columns, or into their cells if there is one site."""
-    inside = layout.sites == 1
-    inks = [ink(colour) for colour in colours(shown.values[0], shown.signed)] if inside else ()
+def _name_tokens(ax: Axes, layout: Layout, grid: Grid) -> None:
+    """Write the tokens above their columns, or into their cells if there is one row."""
+    inside, special = layout.rows == 1, grid.special
+    inks = [ink(colour) for colour in colours(grid.shown.values[0], grid.shown.signed)] if inside else ()
     for number, line in enumerate(layout.lines):
         x, y = layout.edges(number)
         for i, left, width in zip(line, x, layout.widths[line], strict=False):
@@ -225,93 +293,69 @@ def _name_tokens(
             else:
                 style = {"color": "#666666" if special[i] else "#000000", **ABOVE}
             height = y.mean() if inside else y[0] - 0.35 * layout.font * POINT
-            _write(ax, left + 0.5 * width, height, tokens[i], layout.font, **style)
+            _write(ax, left + 0.5 * width, height, grid.tokens[i], layout.font, **style)
 
 
-def _name_sites(ax: Axes, layout: Layout, attribution: Attribution) -> None:
-    ax.set_title(
-        _title(attribution), loc="left", fontsize=FONT, pad=6, parse_math=False, fontfamily=_families()
-    )
-    if layout.sites == 1:
+def _name_rows(ax: Axes, layout: Layout, grid: Grid) -> None:
+    title = _title(grid, layout)
+    ax.set_title(title, loc="left", fontsize=FONT, pad=6, parse_math=False, fontfamily=families())
+    if layout.rows == 1:
         ax.set_yticks([])
         return
-    rows = [layout.edges(number)[1] for number in range(len(layout.lines))]
-    middles = [y[:-1] + 0.5 * layout.cell for y in rows]
-    names = [site_name(site) for site in attribution.sites] * len(rows)
-    ax.set_yticks(np.concatenate(middles) if middles else [], names if middles else [], fontsize=layout.font)
+    edges = [layout.edges(number) for number in range(len(layout.lines))]
+    middles = [y[:-1] + 0.5 * layout.cell for _, y in edges]
+    names = list(grid.rows) * len(edges)
+    style: dict[str, Any] = {"fontsize": layout.font, "fontfamily": families(), "parse_math": False}
+    ax.set_yticks(np.concatenate(middles) if middles else [], names, **style)
+    if grid.shown.strongest is None and edges:
+        for y, largest in zip(middles[0], grid.shown.largest, strict=True):
+            style = {"ha": "left", "va": "center_baseline", "color": "#666666"}
+            _write(ax, edges[0][0][-1] + 0.06, y, f"{largest:.3g}", 0.8 * layout.font, **style)
 
 
-def _name_parts(ax: Axes, layout: Layout, attribution: Attribution) -> None:
-    """Say where each text of a pair begins, in the margin: beside its tokens, or above the sites' names."""
-    starts = {attribution.segments[line[0]]: number for number, line in reversed([*enumerate(layout.lines)])}
-    for part, name in enumerate(part_names(attribution)):
-        if part in starts:
-            y = layout.edges(starts[part])[1]
-            where = y.mean() if layout.sites == 1 else y[0] - 0.35 * layout.font * POINT
-            align = "center_baseline" if layout.sites == 1 else "baseline"
-            style = {"ha": "right", "va": align, "weight": "bold", "color": "#444444"}
-            _write(ax, -0.08, where, _drawable(shortened(name, 12)), layout.font, **style)
+def _name_lines(ax: Axes, layout: Layout, grid: Grid) -> None:
+    """Say in the margin where each text of a pair begins, and with which token the lines of a cut map."""
+    names = {n: f"token {line[0] + 1:,}" for n, line in enumerate(layout.lines)} if layout.cut else {}
+    starts = {grid.segments[line[0]]: number for number, line in reversed([*enumerate(layout.lines)])}
+    names |= {starts[part]: name for part, name in enumerate(grid.parts) if part in starts}
+    weight = "bold" if grid.parts else "normal"
+    for number, name in names.items():
+        y = layout.edges(number)[1]
+        where = y.mean() if layout.rows == 1 else y[0] - 0.35 * layout.font * POINT
+        align = "center_baseline" if layout.rows == 1 else "baseline"
+        style = {"ha": "right", "va": align, "weight": weight, "color": "#444444"}
+        _write(ax, -0.08, where, name, layout.font, **style)
 
 
-def _legend(ax: Axes, shown: Scale, size: tuple[float, float]) -> None:
+def _legend(ax: Axes, grid: Grid, size: tuple[float, float]) -> None:
     """Draw a small colour bar below the map, with the meaning of its ends."""
     width, height = size
-    bar = ax.inset_axes((0.0, -0.28 / height, min(1.0, 1.6 / width), 0.12 / height))
+    shown = grid.shown
+    bar = ax.inset_axes((0.0, -0.28 / height, min(1.0, BAR / width), 0.12 / height))
     end = shown.strongest or 1.0
     norm = Normalize(-end if shown.signed else 0.0, end)
     ax.figure.colorbar(ScalarMappable(norm, _colour_map(shown.signed)), cax=bar, orientation="horizontal")
     ticks = [-end, 0.0, end] if shown.signed else [0.0, end]
-    bar.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks], fontsize=8)
+    bar.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks], fontsize=SMALL)
     bar.tick_params(length=2, pad=2)
     bar.set_yticks([])
-    label = "share of the layer's largest score" if shown.strongest is None else "score"
-    bar.text(1.06, 0.5, label, transform=bar.transAxes, fontsize=8, va="center", color="#444444")
+    bar.text(1.06, 0.5, grid.about, transform=bar.transAxes, fontsize=SMALL, va="center", color="#444444")
 
 
-def _title(attribution: Attribution) -> str:
-    where = f" · layer: {site_name(attribution.sites[0])}" if len(attribution.sites) == 1 else ""
-    return _drawable(shortened(caption(attribution) + where, 110))
-
-
-def _tokens(attribution: Attribution) -> list[str]:
-    return [_drawable(shortened(token, 24)) for token in readable_tokens(attribution)]
+def _title(grid: Grid, layout: Layout) -> str:
+    """The title, and whether the map is cut."""
+    if not layout.cut:
+        return grid.title
+    drawn = f"{layout.tokens:,} of {len(layout.widths):,} tokens"
+    return f"{grid.title} · {drawn}: the lines with the strongest scores"
 
 
 def _write(ax: Axes, x: float, y: float, text: str, size: float, **style: Any) -> None:
     """Put text into the axes as it is: a dollar sign does not start a formula."""
-    ax.text(x, y, text, fontsize=size, fontfamily=_families(), parse_math=False, **style)
-
-
-def _width(text: str, size: float) -> float:
-    """The width of a text in inches."""
-    font = FontProperties(family=_families(), size=size)
-    return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0] * POINT
-
-
-def _drawable(text: str) -> str:
-    """The text with a box for every character that no installed font can draw."""
-    known = _glyphs(tuple(_families()))
-    return "".join(character if ord(character) in known else "□" for character in printable(text))
-
-
-def _families() -> list[str]:
-    return [*matplotlib.rcParams["font.family"], *_installed()]
-
-
-@lru_cache(maxsize=1)
-def _installed() -> tuple[str, ...]:
-    installed = set(fontManager.get_font_names())
-    return tuple(name for name in FALLBACKS if name in installed)
-
-
-@lru_cache(maxsize=8)
-def _glyphs(families: tuple[str, ...]) -> frozenset[int]:
-    """The characters that the fonts of these families have."""
-    fonts = (get_font(findfont(FontProperties(family=[name]))) for name in families)
-    return frozenset().union(*(font.get_charmap() for font in fonts))
+    ax.text(x, y, text, fontsize=size, fontfamily=families(), parse_math=False, **style)
 
 
 @lru_cache(maxsize=2)
 def _colour_map(signed: bool) -> Colormap:
-    shares = np.linspace(-1.0 if signed else 0.0, 1.0, 511)
-    return ListedColormap(colours(shares, signed), name="masklens").with_extremes(bad=MISSING["light"])
+    steps = np.linspace(-1.0 if signed else 0.0, 1.0, 511)
+    return ListedColormap(colours(steps, signed), name="masklens")

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..records.layers import site_name
-from .colours import Scale, colours, hexadecimal, ink, scale
+from .colours import Scale, colours, hexadecimal, ink, scale, shares
 from .facts import answer_tokens, class_line, sum_line
 from .labels import (
     chance,
@@ -49,8 +49,8 @@ LONGEST_PIECE = 14
 class HeatMap:
     """A renderable with one row per layer and one column per token. Long texts continue in further blocks.
 
-    Every number is a probability, or the score divided by the largest absolute score of the attribution. The
-    last line gives that score. So the map can also be read without colour.
+    Every number is a probability, or the score divided by the largest absolute score of its layer. The last
+    line gives that score. So the map can also be read without colour.
     """
 
     attribution: Attribution
@@ -96,8 +96,8 @@ class AnswerMap:
             [float(g.scores[i, 0, j]) if j < n else np.nan for j in range(max(seen))]
             for i, n in enumerate(seen)
         ]
-        shares = np.array(scores) / (np.nanmax(np.abs(scores)) or 1.0)
-        signed = bool((g.scores[:, 0] < 0).any())
+        own = g.merge != "max" and len(g) > 1
+        shown = shares(np.array(scores), g.special[: max(seen)], g.merge, per_row=own)
         written = [readable(one, g.text[slice(*span)]) for one, span in zip(g.tokens, g.offsets, strict=True)]
         names = [shortened(printable(token), LONGEST_NAME) for token in written[: max(seen)]]
         widths = [max(cell_len(name), 5) for name in names]
@@ -105,10 +105,11 @@ class AnswerMap:
             table = _grid(widths[columns.start : columns.stop], style="bold", no_wrap=True)
             table.add_row("", *(Text(names[j], "dim" if g.special[j] else "bold") for j in columns))
             for i, piece in enumerate(g.pieces):
-                cells = (cell(shares[i, j], signed, widths[j]) for j in columns)
+                cells = (cell(shown.values[i, j], shown.signed, widths[j]) for j in columns)
                 table.add_row(Text(printable(piece.strip() or piece)), *cells)
             yield table
-        yield Text(f"1.00 is a score of {np.abs(g.scores[:, 0]).max():.3g}", "dim")
+        said = f"a score of {shown.strongest:.3g}" if shown.strongest else "the step's largest score"
+        yield Text(f"1.00 is {said}", "dim")
 
 
 def answer_table(generation: Generation) -> Table:
@@ -155,7 +156,15 @@ def legend(a: Attribution, shown: Scale) -> str:
     if a.merge == "max":
         return "1.00: by what the layer knows, the token is needed; 0.00: it can be replaced"
     sign = f"; below 0 speaks against {printable(a.target)}" if shown.signed else ""
+    if shown.strongest is None:
+        return f"1.00 is the layer's largest score, {_range(a, shown.largest)}{sign}"
     return f"1.00 is a score of {shown.strongest:.3g}{sign}"
+
+
+def _range(a: Attribution, largest: Sequence[float]) -> str:
+    """The least and the greatest of the layers' largest scores, with their layers."""
+    ends = (int(np.argmin(largest)), int(np.argmax(largest)))
+    return " to ".join(f"{largest[i]:.3g} ({site_name(a.sites[i])})" for i in ends)
 
 
 STYLES = {"sufficient": "bold green", "no better than random": "bold yellow", "not sufficient": "bold red"}

@@ -84,7 +84,7 @@ function foldedReading(text, map, row) {
     const units = numbers(start, Math.min(end, view.units.length)).map((i) => [view.units[i], i]);
     if (!units.length) continue;
     const key = `${state.text} ${state.words} ${name} ${start}`;
-    line.append(fold(key, units.length <= LONG, foldHead(name, units, view, row, total), foldBody(key, text, units, view, row, map)));
+    line.append(fold(key, units.length <= LONG, foldHead(name, units, view, row, total, nounOf(text)), foldBody(key, text, units, view, row, map)));
   }
   return line;
 }
@@ -105,14 +105,17 @@ function fold(key, open, head, body) {
   return made;
 }
 
-function foldHead(name, units, view, row, total) {
+// What the units that are shown are called: token, word, sentence, ...
+const nounOf = (text) => (!state.words ? (text.kind ?? "tokens").slice(0, -1) : state.words === true ? "word" : state.words.slice(0, -1));
+
+function foldHead(name, units, view, row, total, noun) {
   const share = units.reduce((sum, [, i]) => sum + Math.abs(view.scores[row][i] ?? 0), 0) / total;
   const said = units.filter(([unit]) => !unit.special).map(([unit]) => (unit.glued ? "" : " ") + unit.piece);
   return el(
     "summary",
     {},
     el("b", {}, isolated(name)),
-    el("span", { class: "soft", text: ` ${plural(units.length, "unit")} · ${percent(share)} of the scores ` }),
+    el("span", { class: "soft", text: ` ${plural(units.length, noun)} · ${percent(share)} of the scores ` }),
     el("span", { class: "meter" }, el("i", { class: "q30", css: { width: percent(share) } })),
     el("span", { class: "soft said" }, isolated(said.join("").trim().slice(0, 90))),
   );
@@ -135,7 +138,7 @@ function foldBody(key, text, units, view, row, map) {
 function sentenceFold(key, units, view, row) {
   const sum = units.reduce((total, [, i]) => total + (view.scores[row][i] ?? 0), 0);
   const said = units.map(([unit]) => (unit.glued ? "" : " ") + unit.piece).join("").trim();
-  const share = Math.max(-1, Math.min(1, sum / (state.perSite ? view.strongestAt[row] : view.strongest)));
+  const share = Math.max(-1, Math.min(1, sum / topOf(view, row)));
   const head = el(
     "summary",
     {},

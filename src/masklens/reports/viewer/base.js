@@ -12,7 +12,7 @@ const state = {
   chosen: false, // whether the user chose the units
   over: "all",
   hidden: new Set(), // names of methods that are not shown
-  perSite: false,
+  perSite: null, // whether each layer has its own scale, where the user chose it
   numbers: false,
   picked: [], // up to two {layout, unit}
   query: "",

@@ -91,6 +91,7 @@ function viewOf(text, map, words) {
     ownAt = scores.map((row) => size(row, (i) => !units[i].special)),
     strongestAt = scores.map((row, r) => ownAt[r] || size(row, () => true) || 1);
   return (map[key] = {
+    map,
     units,
     scores,
     signed: scores.some((row) => row.some((v) => v < 0)),
@@ -100,11 +101,15 @@ function viewOf(text, map, words) {
   });
 }
 
+// Keep probabilities have one scale; other scores have no unit that layers share (see colours.py).
+const ownScales = (map) => state.perSite ?? (map.merge !== "max" && map.sites.length > 1);
+const topOf = (view, row) => (ownScales(view.map) ? view.strongestAt[row] : view.strongest);
+
 const shareAt = (view, row, unit) => {
   const value = view.scores[row][unit];
   return value == null
     ? null
-    : Math.max(-1, Math.min(1, value / (state.perSite ? view.strongestAt[row] : view.strongest)));
+    : Math.max(-1, Math.min(1, value / topOf(view, row)));
 };
 
 // The class of a share's colour: p for the target, n against it, q where nothing is negative, x for none.

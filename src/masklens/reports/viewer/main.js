@@ -4,7 +4,7 @@ const HELP = [
   ["j  k", "next, previous text"],
   ["[  ]", "a layer down, up"],
   ["w", "tokens or words"],
-  ["p", "one scale, or per site"],
+  ["p", "one scale, or one for each layer"],
   ["n", "numbers in the cells"],
   ["/", "search"],
   ["s", "texts, or the whole set"],
@@ -121,7 +121,7 @@ const KEYS = {
   "]": () => stepSite(1),
   "[": () => stepSite(-1),
   w: () => set({ words: state.words !== true, chosen: true, picked: [] }),
-  p: () => set({ perSite: !state.perSite }),
+  p: () => set({ perSite: !ownScalesNow() }),
   n: () => set({ numbers: !state.numbers }),
   "/": () => {
     document.body.classList.add("panel-open");

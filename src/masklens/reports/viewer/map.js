@@ -100,8 +100,8 @@ function column(view, unit, i) {
 
 function legend(map, view) {
   const shares = Array.from({ length: 17 }, (_, i) => (view.signed ? i / 8 - 1 : i / 16));
-  const high = state.perSite ? "each site's largest" : exact(view.strongest);
-  const low = view.signed ? (state.perSite ? "−" : minus(`-${high}`)) : "0";
+  const high = ownScales(map) ? "each layer's largest" : exact(view.strongest);
+  const low = view.signed ? (ownScales(map) ? "−" : minus(`-${high}`)) : "0";
   const meaning =
     map.merge === "max" ? "probability that it is kept" : view.signed ? "against · for the target" : "score";
   return el(

@@ -56,6 +56,8 @@ function heading(text, index, maps) {
   );
 }
 
+const ownScalesNow = () => shownMaps(data.texts[state.text]).some(ownScales);
+
 function controls(text) {
   const bar = el("div", { class: "controls" });
   const units = [
@@ -76,10 +78,10 @@ function controls(text) {
     choice(
       "Colours",
       [
-        [false, "one scale", "Colours compare sites"],
-        [true, "per site", "Each site by its own largest score (p)"],
+        [false, "one scale", "Colours compare layers"],
+        [true, "per layer", "Each layer by its own largest score (p)"],
       ],
-      state.perSite,
+      ownScalesNow(),
       (v) => set({ perSite: v }),
     ),
   );
