@@ -5,7 +5,7 @@ function textView(index) {
     maps = shownMaps(text);
   const page = el("article", { class: "text-view", "data-text": index });
   chooseUnits(text);
-  state.site ??= data.live ? 0 : telling(text);
+  state.site ??= data.live || text.steps ? 0 : telling(text); // the verdict of an answer is about the first layer
   if (state.compare && originalOf(text)) return compareView(originalOf(text), text, index);
   page.append(heading(text, index, maps));
   if (text.steps) page.append(answerButtons(text));
