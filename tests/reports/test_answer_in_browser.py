@@ -80,7 +80,7 @@ def test_the_answers_tokens_are_buttons_and_the_map_is_that_of_the_chosen_one(op
 
 def test_the_first_layer_is_shown_first_as_the_verdict_is_about_it(open_answer):
     tab = open_answer(answered())
-    assert "words" in tab.locator(".bar").first.inner_text()
+    assert tab.locator(".site-name").inner_text() == "words"
 
 
 def test_the_colours_are_those_of_the_scores(open_answer):
