@@ -245,6 +245,29 @@ def test_deeplift_shap_of_a_transformer_agrees_with_captum(ask, subject, unchang
     unchanged(subject.module)
 
 
+def test_deeplift_shap_at_a_block_is_that_of_the_model_above_it(ask, subject):
+    from captum.attr import DeepLift
+
+    request = ask((3,), texts=[TEXTS[1]], baselines="zero")
+    bert = subject.module.bert
+
+    class Above(nn.Module):
+        """The last block, and what follows it."""
+
+        def __init__(self):
+            super().__init__()
+            self.block, self.pooler, self.head = bert.encoder.layer[2], bert.pooler, subject.module.classifier
+
+        def forward(self, state):
+            out = self.block(state)
+            return self.head(self.pooler(out[0] if isinstance(out, tuple) else out))
+
+    state = subject.states(request.batch, [3]).states[3]
+    expected = DeepLift(Above()).attribute(state, torch.zeros_like(state), target=request.target)
+    scores = deeplift_shap(request)
+    torch.testing.assert_close(scores[0].double(), expected.detach().sum(-1), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("method", [occlusion, shapley, lime, gradient_shap, deeplift_shap])
 def test_a_text_gets_the_same_result_alone_and_in_a_batch_and_global_seeds_are_left_alone(ask, method):
     torch.manual_seed(5), np.random.seed(5)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -353,7 +354,10 @@ class StateReader(nn.Module):
 
     def forward(self, state: Tensor, rows: Tensor) -> Tensor:
         request = self.request
-        output = request.subject.run(request.batch.take(rows.tolist()), replace={self.site: state}).output
+        # captum's hooks need gradients in every activation, also below the site
+        edits: dict[int, Any] = {request.subject.sites[0]: lambda words: words.detach().requires_grad_()}
+        edits[self.site] = state
+        output = request.subject.run(request.batch.take(rows.tolist()), replace=edits).output
         return request.subject.task.score(output, request.target[rows])[:, None]
 
 
