@@ -363,8 +363,9 @@ def test_a_guard_reaches_the_verification_and_is_told(monkeypatch, tmp_path):
     plain, guarded = call(*asked), call(*asked, "--guard", 0.1, "--out", tmp_path / "one.html")
     assert guarded.exit_code == 0 and "3 more kept than it says" in " ".join(guarded.stdout.split())
     assert "more kept" not in plain.stdout
-    refused = call(*asked, "--guard", 0.1, "--no-verify")
-    assert refused.exit_code != 0 and "--guard needs --verify" in refused.stderr
+    for guard in (0.1, 0):
+        refused = call(*asked, "--guard", guard, "--no-verify")
+        assert refused.exit_code != 0 and "--guard needs --verify" in refused.stderr
 
 
 def test_json_stands_alone_on_standard_output(monkeypatch):

@@ -155,5 +155,5 @@ def check_methods(names: Sequence[str] | None) -> None:
 def check_unused(given: Mapping[str, Any], needs: str = "texts, not attributions") -> None:
     """Raise for an option that would have no effect together with the other options."""
     for name, value in given.items():
-        if value:
+        if value is not None and value is not False and value not in ([], (), ""):  # 0 is given, too
             raise MethodError(f"{name} needs {needs}, or leave it out")
