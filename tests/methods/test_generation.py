@@ -225,6 +225,10 @@ def test_mistakes_are_said(subject, more, error, said):
         ({"units": None}, "no units None"),
         ({"units": ["dull", "acting", "is"]}, "'is' is more than once in the prompt"),
         ({"units": [(0, len(PROMPT) + 1)]}, "not in the prompt, which has 36 characters"),
+        ({"units": []}, r"no units \[\]"),
+        ({"units": ["the plot is", "is dull"]}, "'the plot is' and 'is dull' overlap"),
+        ({"target": slice(0.0, 2)}, "no slice of tokens; give whole numbers"),
+        ({"max_length": 30}, "max_length is not taken; give max_new_tokens"),
         ({"max_new_tokens": None}, "max_new_tokens is None"),
         ({"max_new_tokens": "5"}, "max_new_tokens is '5'"),
         ({"max_new_tokens": 1.5}, "max_new_tokens is 1.5"),
@@ -232,7 +236,7 @@ def test_mistakes_are_said(subject, more, error, said):
         ({"seed": None}, "seed is None"),
         ({"continuation": "ab\ud800c"}, "not valid Unicode"),
         ({"num_return_sequences": 3, "do_sample": True}, "num_return_sequences is 3; one answer"),
-        ({"generation_config": object()}, "give its options by name"),
+        ({"generation_config": object()}, "other options by name"),
         ({"norm": "l1"}, "norm is an option of gradient; give method_options={'norm'"),
         ({"norm": "l1", "continuation": "a"}, "method_options"),
         ({"method": "attention", "sites": [0]}, "attention has no site 0"),
@@ -266,6 +270,16 @@ def test_the_record_says_how_the_answer_was_made(subject, tmp_path):
     greedy = ml.explain_generation(subject, PROMPT, max_new_tokens=1)
     assert greedy.settings["do_sample"] is False and greedy.settings["max_new_tokens"] == 1
     assert "max_new_tokens" not in ml.explain_generation(subject, PROMPT, continuation=" a").settings
+
+
+def test_the_record_has_what_the_models_own_config_says_of_answers():
+    subject = tiny.subject("gpt2", "causal")
+    config = subject.module.generation_config
+    config.repetition_penalty, config.temperature = 50.0, 0.3
+    greedy = ml.explain_generation(subject, PROMPT, max_new_tokens=1).settings
+    assert greedy["repetition_penalty"] == 50 and "temperature" not in greedy
+    sampled = ml.explain_generation(subject, PROMPT, max_new_tokens=1, do_sample=True).settings
+    assert sampled["temperature"] == 0.3
 
 
 def test_a_token_inside_a_character_has_no_byte_signs():

@@ -79,7 +79,7 @@ def test_integrated_gradients_are_complete(ask, subject, site):
 
 
 def test_sums_that_are_far_off_are_warned_of(ask):
-    with pytest.warns(UserWarning, match="at words: scores do not add up"):
+    with pytest.warns(UserWarning, match="at words: scores of a text do not add up"):
         integrated_gradients(ask((0,)), n_steps=1, points="left")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -53,7 +53,7 @@ def answered(sentences: int = 2, words: int = 4, steps: int = 3) -> Generation:
         ends=tuple(max(end for _, end in offsets[: first + i]) for i in range(steps)),
         sites=(0, 1, 2),
         scores=scores,
-        probabilities=(0.5, 0.25, 0.75)[:steps],
+        probabilities=tuple((0.5, 0.25, 0.75)[i % 3] for i in range(steps)),
         runners_up=((Guess("b", 0.3), Guess("c", 0.1)),) * steps,
         method="grad_x_input",
     )

@@ -13,7 +13,7 @@ from test_answer_in_browser import answered
 
 from hostile import FORBIDDEN, HOSTILE
 from masklens.errors import SiteError
-from masklens.reports.heatmap import TALLEST, WIDEST, figure, plot
+from masklens.reports.heatmap import TALLEST, WIDENED, WIDEST, figure, plot
 from records import make, make_pair
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -121,6 +121,14 @@ def test_a_long_answer_goes_on_in_further_lines():
     ax = made.plot()
     assert len(ax.collections) > 1 and ax.figure.get_figwidth() < WIDEST + 3
     assert written(ax)[: len(made.tokens) - 1] == list(made.tokens[:-1])
+
+
+@pytest.mark.parametrize(("sentences", "steps"), [(5, 64), (24, 64)])
+def test_an_answer_of_the_default_length_is_drawn_whole(sentences, steps):
+    made = answered(sentences=sentences, words=8, steps=steps)
+    ax = made.plot()
+    assert written(ax)[: len(made.tokens) - 1] == list(made.tokens[:-1])
+    assert ax.figure.get_figwidth() < WIDENED * WIDEST + 3 and ax.figure.get_figheight() < 60
 
 
 def test_the_steps_of_an_answer_have_a_scale_each_and_tokens_after_them_are_blank():

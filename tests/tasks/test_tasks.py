@@ -368,6 +368,23 @@ def test_causal_lm_next_token_and_continuations(family):
     assert torch.allclose(subject.states(alone).output[0, 0], output[0, 0], atol=1e-4)
 
 
+@pytest.mark.parametrize("lead", [0.0, 5.0, 18.0, 30.0])
+def test_the_score_of_a_nearly_certain_token_keeps_its_gradient(lead):
+    """In float32 as in float64, where 1 - p is far below the rounding of 1."""
+    task = task_and_output("gpt2", "causal", ["the plot"])[0].task
+    logits = torch.randn(1, 1, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    logits[0, 0, 7] += lead
+    target = torch.tensor([[[7, -1]]])
+    found = []
+    for given in (logits.float(), logits):
+        leaf = given.clone().requires_grad_()
+        score = task.score(leaf, target)
+        found.append((score.item(), torch.autograd.grad(score.sum(), leaf)[0].double()))
+    assert math.isclose(found[0][0], found[1][0], rel_tol=1e-4)
+    slow = F.one_hot(torch.tensor(7), 50) - logits[0, 0].softmax(-1)
+    torch.testing.assert_close(found[0][1][0, 0], slow, rtol=1e-4, atol=0)
+
+
 def test_causal_lm_divergence_adds_up_over_the_steps():
     subject, batch, output = task_and_output("gpt2", "causal", ["the plot", "a"], [" is dull", None])
     other = output + torch.randn_like(output) * (batch.marks["positions"] >= 0)[:, :, None]

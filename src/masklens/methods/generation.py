@@ -27,6 +27,8 @@ from .steps import Dialogue, Step, check_target, plan_steps
 RUNNERS_UP = 5
 TRIED = 8
 """how many tokens of a prompt are used to find out whether a model is causal"""
+SAMPLING = ("temperature", "top_p", "top_k")
+"""options of a model's own config that a greedy answer has no use for"""
 STEPS_AT_ONCE = 16
 """how many steps are explained in one batch by methods that run each step separately"""
 
@@ -87,6 +89,7 @@ def explain_generation(
     if continuation is not None:
         return made
     how = {"do_sample": False, **generation_options, "max_new_tokens": max_new_tokens}
+    how = {**_own_options(subject, bool(how["do_sample"])), **how}
     return replace(made, settings={**made.settings, **shown_settings(how)})
 
 
@@ -99,8 +102,10 @@ def check_generation(
             raise MethodError(f"{name} is an option of {method.name}; give method_options={{{name!r}: ...}}")
         if continuation is not None:
             raise MethodError(f"{name} is for generation; leave it out, or the continuation")
-        if name == "generation_config":
-            raise MethodError(f"{name} is not taken; give its options by name, such as do_sample=True")
+        if name in ("generation_config", "max_length"):
+            raise MethodError(
+                f"{name} is not taken; give max_new_tokens, and other options by name, such as do_sample=True"
+            )
     if continuation is None:
         check_count("max_new_tokens", max_new_tokens)
     several = options.get("num_return_sequences")
@@ -109,6 +114,17 @@ def check_generation(
             f"num_return_sequences is {several!r}; one answer is explained at a time: leave it out, and give "
             f"another seed= for another answer"
         )
+
+
+def _own_options(subject: Subject, sampled: bool) -> dict[str, Any]:
+    """The options of the model's own generation config that shape its answers, such as a repetition
+    penalty."""
+    config: Any = getattr(subject.module, "generation_config", None)
+    found = config.to_diff_dict() if hasattr(config, "to_diff_dict") else {}
+    other = ("transformers_version", "max_length", *(() if sampled else SAMPLING))
+    return {
+        k: v for k, v in found.items() if not (k.startswith("_") or k.endswith("_token_id") or k in other)
+    }
 
 
 def _answer_ids(
@@ -142,7 +158,7 @@ def generate(
     if not callable(getattr(model, "generate", None)):
         raise ModelError(f"{type(model).__name__} cannot generate; give the answer as continuation=")
     given = torch.tensor([list(ids)], device=subject.device)
-    greedy = {} if options.get("do_sample") else dict.fromkeys(("temperature", "top_p", "top_k"))
+    greedy = {} if options.get("do_sample") else dict.fromkeys(SAMPLING)
     pad = subject._encode.pad_id  # type: ignore[attr-defined]
     settings = {
         "do_sample": False,

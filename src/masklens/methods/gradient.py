@@ -297,8 +297,8 @@ def _check_complete(request: Request, site: int, scores: Tensor) -> None:
     theory = [request.expected[i][-1] for i in range(len(sums))]
     if any(abs(a - b) > GAP * (1 + abs(b)) for a, b in zip(sums, theory, strict=True)):
         warnings.warn(
-            f"integrated_gradients at {site_name(site)}: scores do not add up to what they should, which "
-            f"records have as `expected`: the integral needs more n_steps, or another baseline (baselines=)",
+            f"integrated_gradients at {site_name(site)}: scores of a text do not add up to its score minus "
+            f"that of the baseline; the integral needs more n_steps, or another baseline (baselines=)",
             stacklevel=2,
         )
 

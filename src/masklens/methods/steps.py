@@ -44,6 +44,8 @@ def check_target(target: Any) -> None:
         raise TargetError(
             f"{target!r} is not a target; give a string in the answer, a slice, or a pair (A, B)"
         )
+    if isinstance(span, slice) and not all(isinstance(at, Integral | None) for at in (span.start, span.stop)):
+        raise TargetError(f"{span} is no slice of tokens; give whole numbers")
     if isinstance(span, slice) and span.step not in (None, 1):
         raise TargetError(
             f"{span} has the step {span.step}; one part of the answer is explained: leave it out"

@@ -104,7 +104,10 @@ def load_tokenizer(path: str | os.PathLike[str], everywhere: dict[str, Any]) -> 
     return tokenizer
 
 
-START_BY_DEFAULT = {"llama", "llama3", "llama-v3", "llama-bpe", "falcon3", "tekken"}
+START_BY_DEFAULT = {
+    "llama", "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
+    "jina-v5-nano", "tekken", "chameleon",
+}  # fmt: skip
 """kinds of tokenizers that add a start token if their GGUF file does not say otherwise, as in llama.cpp"""
 
 

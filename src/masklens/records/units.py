@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -52,7 +53,7 @@ def unit_groups(layout: Layout, units: Any) -> list[list[int]]:
 
 def check_units(units: Any, turns: bool) -> None:
     """Raise a TextError for unknown units, before any work is done."""
-    several = isinstance(units, list | tuple) and all(map(_is_span, units))
+    several = isinstance(units, list | tuple) and len(units) > 0 and all(map(_is_span, units))
     if not (units in KINDS if isinstance(units, str) else several):
         raise TextError(
             f"no units {units!r:.60}; give {', '.join(KINDS)}, or a list of spans of the prompt: strings, or "
@@ -69,7 +70,16 @@ def _is_span(span: Any) -> bool:
 
 def find_spans(prompt: str, units: Any) -> Any:
     """The units with each span as its (start, end) characters in the prompt; a name stays as it is."""
-    return units if isinstance(units, str) else [_place(prompt, span) for span in units]
+    if isinstance(units, str):
+        return units
+    found = sorted(_place(prompt, span) for span in units)
+    for (start, end), (other, last) in pairwise(found):
+        if other < end:
+            raise TextError(
+                f"the spans {prompt[start:end]!r:.60} and {prompt[other:last]!r:.60} overlap; a token "
+                f"belongs to one unit"
+            )
+    return found
 
 
 def _cuts(layout: Layout, units: Any) -> list[int]:

@@ -36,7 +36,11 @@ SMALLEST_FONT = 3.0
 WIDEST = 9.0
 """the width of a line of cells in inches, if the figure is created here"""
 TALLEST = 30.0
-"""the height of a map in inches, above which it is cut"""
+"""the height of a map in inches; a higher one becomes wider, and then it is cut"""
+WIDENED = 3
+"""how many times as wide as WIDEST it may become"""
+LEAST_LINES = 3
+"""lines that are always drawn, however high they are"""
 LEFT, RIGHT, TOP, BOTTOM = 1.05, 0.25, 0.45, 0.75
 """inches around the axes, for: names of rows, rotated labels, title, colour bar"""
 BESIDE = 0.6
@@ -250,18 +254,25 @@ def _layout(grid: Grid, room: float = WIDEST, font: float = FONT) -> Layout:
         widths, head, cell = measured + 0.9 * line_height, 0.4 * line_height, 2.0 * line_height
     else:
         widths = np.full(len(grid.tokens), 2.1 * line_height)
-        room = _even_room(grid.segments, room, float(2.1 * line_height))
         head = float(measured.max(initial=0.0) * np.sin(np.radians(LEAN))) + 1.6 * line_height
         cell = 1.7 * line_height
+        if room == WIDEST:
+            room *= _widening(float(widths.sum()) / WIDEST * (head + rows * cell))
+        room = _even_room(grid.segments, room, float(2.1 * line_height))
     lines = tuple(blocks(widths.tolist(), room + 1e-6, gap=0.0, segments=grid.segments))
     layout = Layout(font, widths, lines, head, cell, rows)
-    return replace(layout, lines=_strongest(grid, lines, max(1, int(TALLEST / layout.line))))
+    return replace(layout, lines=_strongest(grid, lines, max(LEAST_LINES, int(TALLEST / layout.line))))
+
+
+def _widening(height: float) -> int:
+    """How many times as wide a map of this height becomes, so that all of it fits if possible."""
+    return next((n for n in range(1, WIDENED) if height / n <= TALLEST), WIDENED)
 
 
 def _strongest(grid: Grid, lines: Sequence[range], most: int) -> tuple[range, ...]:
-    """At most so many lines, in their order: those with the tokens that have the strongest scores."""
-    strength = np.nan_to_num(np.abs(grid.shown.values)).sum(0) * ~np.array(grid.special, dtype=bool)
-    ranked = sorted(range(len(lines)), key=lambda number: -strength[lines[number]].max())
+    """At most so many lines, in their order: those in which the rows have their strongest scores."""
+    strength = np.nan_to_num(np.abs(grid.shown.values)) * ~np.array(grid.special, dtype=bool)
+    ranked = sorted(range(len(lines)), key=lambda number: -strength[:, lines[number]].max(1).sum())
     return tuple(lines[number] for number in sorted(ranked[:most]))
 
 

@@ -112,8 +112,9 @@ class LanguageModel(Task):
 
     def score(self, output: Tensor, target: Tensor) -> Tensor:
         wanted, other = target.unbind(-1)  # (examples, steps)
-        values = F.log_softmax(output, -1)
-        return _chosen(values, wanted).sum(1) - _chosen(values, other).sum(1)
+        chosen = _chosen(output, wanted)
+        single = log_probability(output, chosen, wanted).masked_fill(wanted < 0, 0.0)
+        return torch.where(other >= 0, chosen - _chosen(output, other), single).sum(1)
 
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
         return categorical_kl(reference, output).sum(1)
@@ -124,6 +125,16 @@ class LanguageModel(Task):
             wanted, other = ([k for k, _ in row if k >= 0], [k for _, k in row if k >= 0])
             names.append(" rather than ".join(self.tokenizer.decode(ids) for ids in (wanted, other) if ids))
         return names
+
+
+def log_probability(output: Tensor, chosen: Tensor, ids: Tensor) -> Tensor:
+    """(examples, steps): the log-probability of the ids, whose logits are `chosen`.
+
+    It is that of the odds against all other tokens: a plain log-softmax of a nearly certain token is 0, with
+    a wrong gradient.
+    """
+    rest = output.scatter(-1, ids.clamp(min=0)[:, :, None], -torch.inf).logsumexp(-1)
+    return F.logsigmoid(chosen - rest)
 
 
 def _chosen(values: Tensor, ids: Tensor) -> Tensor:

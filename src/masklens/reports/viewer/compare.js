@@ -170,6 +170,7 @@ function oneScale(first, row, second, otherRow) {
     negative = first.signed || second.signed;
   return [first, second].map((view) => ({
     ...view,
+    map: second.map, // one rule of scales for both
     signed: negative,
     strongest: top,
     strongestAt: view.strongestAt.map(() => here),

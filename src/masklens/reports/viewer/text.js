@@ -56,7 +56,10 @@ function heading(text, index, maps) {
   );
 }
 
-const ownScalesNow = () => shownMaps(data.texts[state.text]).some(ownScales);
+const ownScalesNow = () => {
+  const text = data.texts[state.text];
+  return !!text && shownMaps(text).some(ownScales);
+};
 
 function controls(text) {
   const bar = el("div", { class: "controls" });
