@@ -160,5 +160,7 @@ def test_the_answer_of_a_question_is_marked(sites):
 
 def test_the_scale_says_what_its_ends_and_the_numbers_mean():
     assert "against · for the target · numbers: hundredths of 4" in fragment(make(), per_site=False)
-    assert "numbers: hundredths of each layer&#39;s largest score" in fragment(make())
+    made = make(scores=np.array([[0.0, 4.0, 1.0], [0.5, -2.0, 0.0]]))
+    said = "numbers: hundredths of each layer&#39;s largest score, 2 (embeddings) to 4 (words)"
+    assert said in fragment(made)
     assert "against" not in fragment(make(scores=np.array([[0.0, 4.0, 1.0], [0.5, 2.0, 0.0]])))

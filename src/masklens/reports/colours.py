@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ..records.layers import site_name
+
 if TYPE_CHECKING:
     from ..attribution import Attribution
 
@@ -48,6 +50,11 @@ class Scale:
     """the score at 1, or None where each row has its own"""
     largest: tuple[float, ...]
     """the score at 1 in each row"""
+
+    def range(self, sites: Sequence[int]) -> str:
+        """The least and the greatest of the layers' largest scores, with their layers."""
+        ends = (int(np.argmin(self.largest)), int(np.argmax(self.largest)))
+        return " to ".join(f"{self.largest[i]:.3g} ({site_name(sites[i])})" for i in ends)
 
 
 def scale(attribution: Attribution, per_site: bool | None = None) -> Scale:

@@ -185,7 +185,7 @@ def _legend(signed: bool) -> tuple[Cell, ...]:
 
 def _unit(a: Attribution, shown: Scale, high: str) -> str:
     if shown.strongest is None:
-        return "numbers: hundredths of each layer's largest score"
+        return f"numbers: hundredths of each layer's largest score, {shown.range(a.sites)}"
     return "numbers: percent" if a.merge == "max" else f"numbers: hundredths of {high}"
 
 

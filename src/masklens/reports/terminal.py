@@ -157,14 +157,8 @@ def legend(a: Attribution, shown: Scale) -> str:
         return "1.00: by what the layer knows, the token is needed; 0.00: it can be replaced"
     sign = f"; below 0 speaks against {printable(a.target)}" if shown.signed else ""
     if shown.strongest is None:
-        return f"1.00 is the layer's largest score, {_range(a, shown.largest)}{sign}"
+        return f"1.00 is the layer's largest score, {shown.range(a.sites)}{sign}"
     return f"1.00 is a score of {shown.strongest:.3g}{sign}"
-
-
-def _range(a: Attribution, largest: Sequence[float]) -> str:
-    """The least and the greatest of the layers' largest scores, with their layers."""
-    ends = (int(np.argmin(largest)), int(np.argmax(largest)))
-    return " to ".join(f"{largest[i]:.3g} ({site_name(a.sites[i])})" for i in ends)
 
 
 STYLES = {"sufficient": "bold green", "no better than random": "bold yellow", "not sufficient": "bold red"}
