@@ -154,7 +154,7 @@ def test_the_start_token_that_a_gguf_file_asks_for(asked, about, starts, own_rea
 
 def test_a_tokenizer_that_adds_its_start_token_is_left_as_it_is(tmp_path, monkeypatch):
     """Setting `add_bos_token` would take away the rest of its template."""
-    monkeypatch.setattr("masklens.model.tokenizer._entry", lambda *_: True)
+    monkeypatch.setattr("masklens.model.tokenizer._asks_for_start", lambda *_: True)
     tokenizer = tiny.subject("roberta").tokenizer
     before = tokenizer("a film")["input_ids"]
     add_start_token(tokenizer, tmp_path / "one.gguf")

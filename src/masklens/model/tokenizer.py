@@ -134,17 +134,22 @@ def _starts_with(tokenizer: Any, token: int) -> bool:
 
 
 def _asks_for_start(gguf: str) -> bool:
-    asked, model, pre = (_entry(gguf, f"tokenizer.ggml.{name}") for name in ("add_bos_token", "model", "pre"))
+    about = _metadata(gguf)
+    asked, model, pre = (about.get(f"tokenizer.ggml.{name}") for name in ("add_bos_token", "model", "pre"))
     return bool(START_BY_DEFAULT & {model, pre}) if asked is None else bool(asked)
 
 
-def _entry(gguf: str, name: str) -> Any:
-    """An entry of a GGUF file's metadata; None where it is missing."""
+def _metadata(gguf: str) -> dict[str, Any]:
+    """What a GGUF file says of itself, without its vocabulary."""
     try:
         from transformers.integrations.gguf.reader import read_gguf_metadata
     except ImportError:  # in older versions; gguf reads the whole vocabulary for it, which takes seconds
         from gguf import GGUFReader
 
-        field = GGUFReader(gguf).fields.get(name)
-        return None if field is None else field.contents()
-    return read_gguf_metadata(gguf)[0].get(name)
+        fields = GGUFReader(gguf).fields
+        return {name: field.contents() for name, field in fields.items() if _is_one_value(field)}
+    return read_gguf_metadata(gguf)[0]
+
+
+def _is_one_value(field: Any) -> bool:
+    return len(field.types) == 1

@@ -247,7 +247,8 @@ def _even_room(segments: Sequence[int], room: float, width: float) -> float:
     return width * next(cells for cells in range(1, most + 1) if lines(cells) == lines(most))
 
 
-def _layout(grid: Grid, room: float = WIDEST, font: float = FONT) -> Layout:
+def _layout(grid: Grid, room: float | None = None, font: float = FONT) -> Layout:
+    """Without `room`, the width of a line, a map becomes as wide as it needs to be."""
     measured = np.array([text_width(token, font) for token in grid.tokens], dtype=float)
     line_height, rows = font * POINT, len(grid.rows)
     if rows == 1:
@@ -256,10 +257,9 @@ def _layout(grid: Grid, room: float = WIDEST, font: float = FONT) -> Layout:
         widths = np.full(len(grid.tokens), 2.1 * line_height)
         head = float(measured.max(initial=0.0) * np.sin(np.radians(LEAN))) + 1.6 * line_height
         cell = 1.7 * line_height
-        if room == WIDEST:
-            room *= _widening(float(widths.sum()) / WIDEST * (head + rows * cell))
+        room = room or WIDEST * _widening(float(widths.sum()) / WIDEST * (head + rows * cell))
         room = _even_room(grid.segments, room, float(2.1 * line_height))
-    lines = tuple(blocks(widths.tolist(), room + 1e-6, gap=0.0, segments=grid.segments))
+    lines = tuple(blocks(widths.tolist(), (room or WIDEST) + 1e-6, gap=0.0, segments=grid.segments))
     layout = Layout(font, widths, lines, head, cell, rows)
     return replace(layout, lines=_strongest(grid, lines, max(LEAST_LINES, int(TALLEST / layout.line))))
 

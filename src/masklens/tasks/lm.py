@@ -113,7 +113,7 @@ class LanguageModel(Task):
     def score(self, output: Tensor, target: Tensor) -> Tensor:
         wanted, other = target.unbind(-1)  # (examples, steps)
         chosen = _chosen(output, wanted)
-        single = log_probability(output, chosen, wanted).masked_fill(wanted < 0, 0.0)
+        single = _log_probability(output, chosen, wanted).masked_fill(wanted < 0, 0.0)
         return torch.where(other >= 0, chosen - _chosen(output, other), single).sum(1)
 
     def divergence(self, reference: Tensor, output: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ class LanguageModel(Task):
         return names
 
 
-def log_probability(output: Tensor, chosen: Tensor, ids: Tensor) -> Tensor:
+def _log_probability(output: Tensor, chosen: Tensor, ids: Tensor) -> Tensor:
     """(examples, steps): the log-probability of the ids, whose logits are `chosen`.
 
     It is that of the odds against all other tokens: a plain log-softmax of a nearly certain token is 0, with
