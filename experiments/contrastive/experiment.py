@@ -9,7 +9,7 @@ GPU lenses are fitted too, on other prompts; on a CPU, where that takes hours, o
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,10 +24,12 @@ from ..model_run import OVERS, default_device
 from ..parts import Found, Parts, asked_for, check_out, check_wanted
 from ..results import command_line, device_name
 from . import report
-from .lenses import fitted
+from .lenses import QUESTIONS, on_contrastive, on_questions
 from .prompts import Prompt, alignment, evidence_tokens, read_prompts
 
 LIMIT = 100
+ASKED = 3
+"""of a set of questions, so many times the limit are measured"""
 
 
 class Variant(NamedTuple):
@@ -68,7 +70,7 @@ def run(
     torch.set_num_threads(1)
     sets = read_prompts(data, limit, seed)
     names = [f"{name}/{which}" for which in ("accuracy", *VARIANTS) for name in sets]
-    lenses = [f"lens/{over}" for over in OVERS]
+    lenses = [f"lens/{what}" for what in (*OVERS, *QUESTIONS)]
     check_wanted(part, names + lenses)
     device = default_device(device)
     subject = load(model, device)
@@ -79,8 +81,8 @@ def run(
         group, which = name.split("/")
         parts.do(name, lambda g=group, w=which: measure(subject, sets[g], w, seed), tell)
     for name in asked_for(lenses, part) if part or device != "cpu" else ():
-        over = name.split("/")[1]
-        parts.do(name, lambda over=over: fitted(subject, data, sets, over, seed, steps), tell)
+        what = name.removeprefix("lens/")
+        parts.do(name, lambda w=what: lens(subject, data, sets, w, limit, seed, steps), tell)
     report.write(out, names, lenses, command_line("contrastive", out="DIR", data="DATA", seed=seed))
 
 
@@ -99,6 +101,21 @@ def load(model: str, device: str) -> Subject:
 
 def measure(subject: Subject, prompts: Sequence[Prompt], which: str, seed: int) -> Found:
     return accuracy(subject, prompts) if which == "accuracy" else aligned(subject, prompts, which, seed)
+
+
+def lens(
+    subject: Subject,
+    data: Path,
+    sets: Mapping[str, Sequence[Prompt]],
+    which: str,
+    limit: int,
+    seed: int,
+    steps: int | None,
+) -> Found:
+    """A lens for the contrastive prompts, over "inputs" or "states", or for questions about a data set."""
+    if which in QUESTIONS:
+        return on_questions(subject, data, which, ASKED * limit, seed, steps)
+    return on_contrastive(subject, data, sets, which, seed, steps)
 
 
 def comparable(subject: Subject, prompts: Sequence[Prompt]) -> list[Prompt]:

@@ -1,7 +1,8 @@
 """What a lens for prompts keeps: fitted with the defaults, on prompts that no figure is measured with.
 
-No prompt to fit on is the beginning of a measured one, or begins with one: in a causal model they would have
-the states of a whole prompt in common. Single words and sentence frames are the same in both.
+The prompts are the contrastive ones, or questions about reviews and about news. No contrastive prompt to fit
+on is the beginning of a measured one, or begins with one: in a causal model they would have the states of a
+whole prompt in common. Single words and sentence frames are the same in both.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from masklens import Attribution, DiffMask, Subject
 from masklens.bootstrap import interval
+from masklens.diffmask.judging import masked_outputs
+from masklens.diffmask.texts import FrozenTexts
 
+from ..labelled import read_test, read_train
 from ..parts import Found
 from .prompts import Prompt, alignment, evidence_tokens, read_prompts
 
@@ -26,6 +31,13 @@ TRAIN, VALIDATION = 1000, 100
 MARGIN = 0.1
 EVERY = 10**6
 KEPT = 0.5
+QUESTIONS = {
+    "reviews": ("sst2", "Review: {}\nIs this review positive or negative? It is"),
+    "news": ("agnews", "News: {}\nThe topic (World, Sports, Business or Technology) is"),
+}
+"""data sets whose texts are asked about, each with its question"""
+DEPTHS = (0, 0.25, 0.5, 0.75, 1)
+"""these prompts are long, so their lenses are for sites at these shares of the depth"""
 
 
 def other_prompts(data: Path, measured: Mapping[str, Sequence[Prompt]], count: int, seed: int) -> list[str]:
@@ -48,7 +60,49 @@ def _shares(words: tuple[str, ...], begun: Set[tuple[str, ...]], whole: Set[tupl
     return words in begun or any(words[:n] in whole for n in range(1, len(words)))
 
 
+class Sets(NamedTuple):
+    """Prompts to fit on, to calibrate on and to measure with."""
+
+    learned: list[str]
+    validation: list[str]
+    measured: list[str]
+
+
+def contrastive_sets(data: Path, measured: Mapping[str, Sequence[Prompt]], seed: int) -> Sets:
+    others = other_prompts(data, measured, TRAIN, seed)
+    aside = len(others) * VALIDATION // TRAIN
+    texts = [prompt.prefix for some in measured.values() for prompt in some]
+    return Sets(others[aside:], others[:aside], texts)
+
+
+def question_sets(data: Path, name: str, count: int, seed: int) -> Sets:
+    """Questions about texts of a data set; `count` of its test texts are measured."""
+    dataset, question = QUESTIONS[name]
+    learned = [question.format(text) for text in read_train(data, dataset).sample(TRAIN, seed).texts]
+    measured = [question.format(text) for text in read_test(data, dataset).sample(count, seed).texts]
+    return Sets(learned[VALIDATION:], learned[:VALIDATION], measured)
+
+
 def fitted(
+    subject: Subject, sets: Sets, over: str, seed: int, steps: int | None, sites: Any = None
+) -> DiffMask:
+    settings: dict[str, Any] = {} if steps is None else {"steps": steps}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is over the margin is in the table
+        return DiffMask.fit(
+            subject,
+            sets.learned,
+            over,
+            MARGIN,
+            seed,
+            sites,
+            held_out=sets.measured,
+            validation=sets.validation,
+            **settings,
+        )
+
+
+def on_contrastive(
     subject: Subject,
     data: Path,
     measured: Mapping[str, Sequence[Prompt]],
@@ -57,29 +111,44 @@ def fitted(
     steps: int | None,
 ) -> Found:
     """A lens over inputs or states, and what it drops and keeps of the measured prompts."""
-    others = other_prompts(data, measured, TRAIN, seed)
+    sets = contrastive_sets(data, measured, seed)
+    lens = fitted(subject, sets, over, seed, steps)
     prompts = [prompt for some in measured.values() for prompt in some]
-    texts, aside = [prompt.prefix for prompt in prompts], len(others) * VALIDATION // TRAIN
-    settings: dict[str, Any] = {} if steps is None else {"steps": steps}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is over the margin is in the table
-        lens = DiffMask.fit(
-            subject,
-            others[aside:],
-            over,
-            MARGIN,
-            seed,
-            held_out=texts,
-            validation=others[:aside],
-            **settings,
-        )
+    return {**about(lens, sets, seed), **on_evidence(prompts, lens.explain(sets.measured))}
+
+
+def on_questions(subject: Subject, data: Path, name: str, count: int, seed: int, steps: int | None) -> Found:
+    """A lens over inputs at DEPTHS of the depth, for questions about the texts of a data set."""
+    sets, last = question_sets(data, name, count, seed), len(subject.sites) - 1
+    sites = sorted({subject.sites[round(share * last)] for share in DEPTHS})
+    return about(fitted(subject, sets, "inputs", seed, steps, sites), sets, seed)
+
+
+def about(lens: DiffMask, sets: Sets, seed: int) -> Found:
     return {
-        "texts": len(others) - aside,
-        "measured": len(prompts),
+        "texts": len(sets.learned),
+        "measured": len(sets.measured),
+        "example": sets.measured[0],
         "diagnostics": [one._asdict() for one in lens.diagnostics],
+        "random": at_random(lens, sets.measured, seed),
         "lens": asdict(lens.settings),
-        **on_evidence(prompts, lens.explain(texts)),
     }
+
+
+@torch.no_grad()
+def at_random(lens: DiffMask, texts: Sequence[str], seed: int) -> list[float]:
+    """The mean divergence at each site if as many tokens of every text are dropped, drawn at random."""
+    frozen = FrozenTexts(lens.subject, texts, lens.probe.reads, keep_bytes=0)
+    generator, moves = torch.Generator().manual_seed(seed), []
+    for rows in frozen.chunks():
+        drawn = frozen.draw(rows)
+        kept = (lens.keep(drawn.states(), drawn.reader) > KEPT) & drawn.removable  # (sites, texts, tokens)
+        noise = torch.rand(kept.shape, generator=generator).to(kept.device)
+        order = noise.masked_fill(~drawn.removable, 2).argsort(-1).argsort(-1)
+        as_many = order < kept.sum(-1, keepdim=True)
+        outputs = masked_outputs(lens.probe, frozen, drawn, dict(enumerate(as_many)))
+        moves.append(torch.stack([lens.subject.task.divergence(drawn.output, one) for one in outputs]))
+    return torch.cat(moves, dim=1).mean(1).tolist()
 
 
 def on_evidence(prompts: Sequence[Prompt], made: Sequence[Attribution]) -> Found:

@@ -64,30 +64,44 @@ only tokens are evidence is left out.
 
 
 def _lens(model: str, name: str, lens: Found) -> list[str]:
-    """What a lens drops at each site, and how much of the evidence it keeps."""
-    settings, margin = lens["settings"], lens["lens"]["margin"]
+    """What a lens drops at each site, what it would cost to drop others, and how much of the evidence it
+    keeps where that is known."""
+    settings, margin, what = lens["settings"], lens["lens"]["margin"], name.split("/")[1]
+    title = f"a lens over {what}" if "evidence_kept" in lens else f"a lens over inputs, {what}"
     said = (
         f"Fitted with the defaults on {lens['texts']:,} other prompts in {lens['seconds']:.0f} seconds "
-        f"({settings['device']}). The margin is {margin} nats. Measured on {lens['measured']} prompts of all "
-        f'sets; from "evidence kept" on, on the {lens["prompts"]} of them that have evidence and another '
-        f"token. The interval is that of the difference between the two shares before it."
+        f"({settings['device']}). The margin is {margin} nats. Measured on {lens['measured']} prompts such "
+        f'as "{" ".join(lens["example"].split())}". "At random" is the divergence if as many tokens of each '
+        f"prompt are dropped, drawn at random."
     )
-    heads = ["layer", "dropped", "divergence", "same next token", "evidence kept", "other tokens kept"]
+    heads = ["layer", "dropped", "divergence", "at random", "same next token"]
     rows = [
         [
             site_name(one["site"]),
             f"{1 - one['kept']:.2f}",
             f"{one['divergence']:.3f}",
+            f"{random:.3f}",
             f"{one['agreement']:.0%}",
-            f"{lens['evidence_kept'][i]:.2f}",
-            f"{lens['other_kept'][i]:.2f}",
-            "{:+.2f} to {:+.2f}".format(*lens["difference_interval"][i]),
-            f"{lens['mrr'][i]:.2f}",
         ]
-        for i, one in enumerate(lens["diagnostics"])
+        for one, random in zip(lens["diagnostics"], lens["random"], strict=True)
     ]
-    title = f"### {model}: a lens over {name.split('/')[1]}"
-    return [title, "", said, "", *table([*heads, "interval", "reciprocal rank"], rows)]
+    if "evidence_kept" in lens:
+        said += (
+            f' From "evidence kept" on, the figures are for the {lens["prompts"]} prompts that have evidence '
+            f"and another token. The interval is that of the difference between the two shares before it."
+        )
+        heads += ["evidence kept", "other tokens kept", "interval", "reciprocal rank"]
+        rows = [[*row, *_evidence(lens, i)] for i, row in enumerate(rows)]
+    return [f"### {model}: {title}", "", said, "", *table(heads, rows)]
+
+
+def _evidence(lens: Found, place: int) -> list[str]:
+    return [
+        f"{lens['evidence_kept'][place]:.2f}",
+        f"{lens['other_kept'][place]:.2f}",
+        "{:+.2f} to {:+.2f}".format(*lens["difference_interval"][place]),
+        f"{lens['mrr'][place]:.2f}",
+    ]
 
 
 def _methods(sets: Found) -> list[str]:

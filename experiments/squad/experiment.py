@@ -120,14 +120,11 @@ class QuestionRun(ModelRun):
         return self.load_or_fit(name, self.suffix, lambda folder: self._fit(over, margin, folder))
 
     def _fit(self, over: str, margin: float, folder: Path) -> None:
-        """Fit a lens that starts from the one with the next smaller margin, so that gates close gradually."""
-        place = MARGINS.index(margin)
         judged = JUDGED if self.limit is None else self.limit // 2
         pairs = [q.pair for q in self.train]
         how = {
             "held_out": pairs[:judged],
             "validation": pairs[judged : 2 * judged],
-            "start": self.lens(over, MARGINS[place - 1]) if place else None,
             "batch_size": BATCH,
         }
         self.fit_into(folder, f"lens/{over}/{margin}", pairs[2 * judged :], over, margin, self.seed, **how)

@@ -28,7 +28,7 @@ def subject():
 def lenses(subject):
     """With the defaults, at the embeddings and above the last block."""
     return {
-        over: DiffMask.fit(subject, asked.texts(600), over, sites=[1, LAST], steps=250)
+        over: DiffMask.fit(subject, asked.texts(600), over, sites=[1, LAST], steps=500)
         for over in ("inputs", "states")
     }
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import asked
 import sevens
 import tiny
 from lens_parts import QUICK, frozen, objective, shaken, slow_logits, slow_output
@@ -114,6 +115,28 @@ def test_where_baselines_begin():
     digits = frozen(["17", "3"])
     embedded = digits.subject.module.embed(torch.tensor([1, 7, 3])).detach()
     torch.testing.assert_close(digits.some_states().first_baseline(0), embedded.mean(0))
+
+
+def test_a_causal_model_begins_with_the_common_token_that_harms_least():
+    subject = asked.subject()
+    first = frozen(asked.texts(60), subject).some_states()
+    table, ids = subject.module.get_input_embeddings().weight.detach(), first.batch.inputs["input_ids"]
+    keep = torch.rand(ids.shape, generator=torch.Generator().manual_seed(0)) < 0.5
+    keep |= ~subject.task.removable(first.batch)
+    whole = first.output.log_softmax(-1)
+
+    def harm(baseline):
+        edited = torch.where(keep[..., None], table[ids], baseline)
+        output = subject.run(first.batch, replace={subject.sites[0]: edited}).output.log_softmax(-1)
+        return float((whole.exp() * (whole - output)).sum(-1).mean())
+
+    kinds, counts = ids[first.usual].unique(return_counts=True)
+    mean = table[ids[first.usual]].mean(0)
+    tried = [mean, *table[kinds[counts.argsort(descending=True)[: source.COMMON]]]]
+    best = min(tried, key=harm)
+    torch.testing.assert_close(first.first_baseline(subject.sites[0]), best)
+    assert harm(best) < harm(mean)
+    torch.testing.assert_close(first.first_baseline(2), first.tokens(2).mean(0))
 
 
 def test_the_mean_of_a_place_is_that_of_the_texts_that_reach_it(bert):

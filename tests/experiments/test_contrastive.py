@@ -10,7 +10,9 @@ from experiments.contrastive import experiment, lenses
 from experiments.contrastive.prompts import Prompt, alignment, evidence_tokens, read_prompts
 
 import tiny
-from masklens import explain
+from masklens import DiffMask, explain
+from masklens.diffmask.judging import judge
+from masklens.diffmask.texts import FrozenTexts
 from masklens.errors import FileError
 
 
@@ -28,6 +30,19 @@ def written(data, rows):
     with lzma.open(folder / "evidence.csv.xz", "wt", encoding="utf-8") as file:
         file.write("\n".join(["set,prefix,good,bad,evidence", *rows]) + "\n")
     return data
+
+
+def asked_about(data):
+    """Six reviews and news each, to fit on and to measure with."""
+    reviews = "sentence\tlabel\n" + "".join(f"the plot is {word}\t1\n" for word in "abcdef")
+    (data / "sst2").mkdir()
+    (data / "sst2" / "dev.tsv").write_text(reviews)
+    with lzma.open(data / "sst2" / "train.tsv.xz", "wt") as file:
+        file.write(reviews)
+    (data / "agnews").mkdir()
+    (data / "agnews" / "test.csv").write_text("".join(f"1,Paris,a {word}\n" for word in "abcdef"))
+    with lzma.open(data / "agnews" / "train_subset.csv.xz", "wt") as file:
+        file.write("text,label\n" + "".join(f"John {word},1\n" for word in "abcdef"))
 
 
 def test_alignment_by_hand():
@@ -128,14 +143,39 @@ def test_a_run_with_lenses_has_a_table_for_each(tmp_path, monkeypatch):
         tmp_path / "data", [f"one,the plot is {word} and,car,movie,plot" for word in "abcdefghijkl"]
     )
     subject = tiny.subject("gpt2", "causal")
-    monkeypatch.setattr(lenses, "VALIDATION", 300)  # of 1,000
+    monkeypatch.setattr(lenses, "TRAIN", 6)
+    monkeypatch.setattr(lenses, "VALIDATION", 2)
     monkeypatch.setattr(experiment, "load", lambda model, device: subject)
+    asked_about(data)
     ways = {"limit": 1, "device": "cpu", "steps": 2, "tell": lambda line: None}
     experiment.run(tmp_path, data, part=["lens"], **ways)
     found = json.loads((tmp_path / "results.json").read_text())["models"]["smollm2"]["lenses"]
-    assert list(found) == ["lens/inputs", "lens/states"]
+    assert list(found) == ["lens/inputs", "lens/states", "lens/reviews", "lens/news"]
     assert found["lens/inputs"]["settings"]["steps"] == 2 and len(found["lens/states"]["mrr"]) == len(
         subject.sites
     )
     page = (tmp_path / "results.md").read_text()
     assert "a lens over states" in page and "| evidence kept |" in page
+    questions = found["lens/reviews"]
+    assert questions["measured"] == 3 and questions["example"].startswith("Review: the plot is")
+    assert len(questions["random"]) == len(questions["diagnostics"]) == len(subject.sites)
+    assert "a lens over inputs, news" in page and "| at random |" in page
+
+
+def test_at_random_as_many_tokens_go_but_others():
+    """A lens that keeps all moves nothing; one that drops all moves as far at random."""
+    subject = tiny.subject("gpt2", "causal")
+    texts = [f"the plot is {word}" for word in ("dull and", "fast", "funny and highly enjoyable")]
+    with pytest.warns(UserWarning):
+        lens = DiffMask.fit(subject, texts, "inputs", steps=2, sites=[0, 2], held_out=texts)
+    moves = {}
+    for bias in (30.0, -30.0):
+        for one in lens.probe.biases:
+            one.data.fill_(bias)
+        frozen = FrozenTexts(subject, texts, lens.probe.reads, 0)
+        moves[bias] = (
+            lenses.at_random(lens, texts, 0),
+            [one.divergence for one in judge(lens.probe, frozen)],
+        )
+    assert moves[30.0] == ([0, 0], [0, 0])
+    assert moves[-30.0][0] == pytest.approx(moves[-30.0][1]) and min(moves[-30.0][0]) > 0

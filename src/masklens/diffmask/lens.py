@@ -309,9 +309,10 @@ def _new_probe(rows: Sequence[MaskRow], train: FrozenTexts, settings: Settings, 
         probe = Probe(rows, train.widths, settings.hidden, places, causal)
     probe.to(train.subject.device)
     probe.fit_statistics(first.states, first.usual, first.reader)
+    begun = {edit: first.first_baseline(edit) for edit in dict.fromkeys(row.edit for row in rows)}
     with torch.no_grad():
         for baseline, row in zip(probe.baselines, rows, strict=True):
-            baseline.copy_(first.first_baseline(row.edit))
+            baseline.copy_(begun[row.edit])
         for i, table in probe.places.items():
             table.copy_(first.place_means(rows[int(i)].edit, len(table)))
     return probe

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..attribution import Text
 from ..model.batch import Batch, moved
+from ..model.masking import edited_run
 from ..model.subject import Run, Subject
 from ..progress import track
 
@@ -20,6 +21,8 @@ CHUNK_TOKENS = {"cpu": 8_192, "cuda": 32_768}
 """and how many tokens at most"""
 FIRST = 256
 """texts from which statistics of states are taken"""
+COMMON, TRIED = 32, 64
+"""how many tokens are tried as a first baseline, and on how many texts"""
 
 
 class Drawn(NamedTuple):
@@ -57,6 +60,8 @@ class FirstStates(NamedTuple):
     """States of the first texts: where a probe begins."""
 
     subject: Subject
+    batch: Batch
+    output: Tensor
     removable: Tensor
     """(texts, tokens) bool: what a mask may drop"""
     states: States
@@ -81,11 +86,33 @@ class FirstStates(NamedTuple):
         return float(self.tokens(site).std(0).square().mean().sqrt())
 
     def first_baseline(self, site: int) -> Tensor:
-        """At the words of a model with a mask token its embedding, else the mean state: (width,)."""
+        """What a baseline begins with: at the words of a model with a mask token its embedding, at those of a
+        causal language model the common token that harms least, else the mean state: (width,)."""
+        if site != self.subject.sites[0]:
+            return self.tokens(site).mean(0)
         mask = getattr(self.subject.tokenizer, "mask_token_id", None)
-        if site == self.subject.sites[0] and mask is not None:
+        if mask is not None:
             return self.subject.points[site].module(torch.tensor([[mask]], device=self.subject.device))[0, 0]
-        return self.tokens(site).mean(0)
+        return self.tokens(site).mean(0) if self.reader is None else self._least_harm(site)
+
+    def _least_harm(self, site: int) -> Tensor:
+        """Of the mean and the COMMON commonest tokens, the one under which the output moves least if half of
+        the tokens of TRIED texts are dropped. A causal model has never read a mean of words, and that harms
+        several times as much as some real words do."""
+        batch, state = self.batch.take(range(min(TRIED, len(self.batch)))), self.states[site][:TRIED]
+        drawn = torch.rand(state.shape[:2], generator=torch.Generator().manual_seed(0)) < 0.5
+        keep, tried = moved(drawn, state.device), self._candidates(site)
+        with torch.no_grad():
+            outputs = (edited_run(self.subject, batch, site, state, keep, one) for one in tried)
+            moves = [self.subject.task.divergence(self.output[:TRIED], one).mean() for one in outputs]
+        return tried[int(torch.stack(moves).argmin())]
+
+    def _candidates(self, site: int) -> Tensor:
+        """(candidates, width)"""
+        tokens = self.tokens(site)
+        kinds, counts = tokens.unique(dim=0, return_counts=True)
+        commonest = counts.argsort(descending=True, stable=True)[:COMMON]
+        return torch.cat([tokens.mean(0, keepdim=True), kinds[commonest]])
 
     def place_means(self, site: int, places: int) -> Tensor:
         """How the mean state of each place, from the second on (in a causal model from the first), differs
@@ -150,7 +177,9 @@ class FrozenTexts:
     def some_states(self) -> FirstStates:
         """The states of up to FIRST texts."""
         drawn = self.draw(list(range(min(FIRST, len(self)))))
-        return FirstStates(self.subject, drawn.removable, drawn.states(), drawn.reader)
+        return FirstStates(
+            self.subject, drawn.batch, drawn.output, drawn.removable, drawn.states(), drawn.reader
+        )
 
     def _places(self, rows: Sequence[int], width: int) -> Tensor:
         """Where the states of these rows are kept: (rows, width); padding is at the end of all."""
