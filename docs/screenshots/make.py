@@ -1,6 +1,8 @@
-"""Take the pictures in this folder again: the report and the page at three widths, light and dark.
+"""Take the pictures in this folder again: the report, the page and an answer, each at three widths, light and
+dark.
 
 python docs/screenshots/make.py MODEL TEXTS.csv [--lens LENS ...] [--lm-head MODEL]
+python docs/screenshots/make.py CHAT_MODEL                    # the answer of a chat model
 
 Needs playwright and a chromium on the path. TEXTS.csv has the columns text and label.
 """
@@ -27,6 +29,10 @@ from masklens.reports.serve import application, bound, explainer
 HERE = Path(__file__).parent
 SIZES = ((1440, 900), (900, 900), (400, 800))
 TYPED = "a gorgeous , witty , seductive movie ."
+CHAT = [
+    {"role": "system", "content": "You answer in one short sentence."},
+    {"role": "user", "content": "Anna lives in Paris. Tom lives in Rome. In which city does Tom live?"},
+]
 
 
 def write_report(subject: Any, source: Path, lenses: list[Any], lm_head: str | None, out: Path) -> None:
@@ -38,6 +44,11 @@ def write_report(subject: Any, source: Path, lenses: list[Any], lm_head: str | N
         subject, {k: v for k, v in deep.items() if v}, metrics=["hiding", "revealing"], random_draws=2
     )
     ml.report(sets, out, "Film reviews", subject, lenses, labels=list(map(str, labels)), evaluation=table)
+
+
+def write_answer(subject: Any, out: Path) -> None:
+    made = ml.explain_generation(subject, CHAT, "occlusion", units="words", max_new_tokens=8)
+    ml.report(made, out, subject=subject)
 
 
 def start_page(subject: Any, lenses: list[Any], lm_head: str | None) -> str:
@@ -56,7 +67,7 @@ def prepare(tab: Any, name: str) -> None:
         tab.keyboard.press("s")
     elif name == "report":
         tab.keyboard.press("j")
-    elif not tab.locator(".sentence").count():
+    elif name == "page" and not tab.locator(".sentence").count():
         tab.fill(".composer textarea", TYPED)
         tab.click("text=Explain")
         tab.locator(".sentence").wait_for(timeout=120_000)
@@ -89,15 +100,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model")
-    parser.add_argument("texts", type=Path)
+    parser.add_argument("texts", type=Path, nargs="?")
     parser.add_argument("--lens", action="append", default=[])
     parser.add_argument("--lm-head")
     parser.add_argument("--report", type=Path, default=Path("out/report.html"), help="where the report goes")
     given = parser.parse_args()
     given.report.parent.mkdir(parents=True, exist_ok=True)
-    subject = ml.Subject.from_pretrained(given.model)
+    subject, report = ml.Subject.from_pretrained(given.model), given.report.resolve()
+    if given.texts is None:
+        write_answer(subject, report)
+        take({"answer": report.as_uri()})
+        return
     lenses = [ml.DiffMask.from_pretrained(folder, subject) for folder in given.lens]
-    report = given.report.resolve()
     write_report(subject, given.texts, lenses, given.lm_head, report)
     page = start_page(subject, lenses, given.lm_head)
     take({"report": report.as_uri(), "set": report.as_uri(), "page": page})
