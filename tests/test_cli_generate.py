@@ -158,6 +158,6 @@ def test_layers_of_an_answer(model):
     assert row["sites"] == [2, 3, 4]
 
 
-def test_help_says_which_method_explains_an_answer():
+def test_help_says_which_method_explains_a_language_model():
     text = " ".join(call("--help").stdout.replace("│", " ").split())
-    assert "with --generate or --chat gradient" in text
+    assert "for language models gradient" in text

@@ -63,6 +63,21 @@ def test_layers_are_chosen_by_number_or_by_name(subject):
     assert explain_generation(decoder, "a", sites=["block 1"], max_new_tokens=1).sites == (2,)
 
 
+@pytest.mark.parametrize(
+    ("family", "head", "method"),
+    [
+        ("bert", "classification", "integrated_gradients"),
+        ("bert", "mlm", "integrated_gradients"),
+        ("gpt2", "causal", "gradient"),
+        ("t5", "seq2seq", "gradient"),
+    ],
+)
+def test_the_method_where_none_is_named(family, head, method):
+    text = tiny.texts(family, head)[0]
+    (found,) = explain(tiny.subject(family, head), text)
+    assert found.method == method
+
+
 def test_all_layers_are_those_that_the_method_has(subject):
     assert explain(subject, "dull", "attention", sites="all")[0].sites == tuple(subject.blocks)
     with pytest.raises(SiteError, match=r"attention has no site 0; it has sites \(2, 3, 4\)"):

@@ -96,7 +96,7 @@ def evaluate(
             subject.task.check_labels(gold, len(wanted) if wanted else len(gold))
         if wanted:
             lenses = load_lenses(model, subject, lens, method)
-            ways = choose_ways(method, lenses, lm_head, option)
+            ways = choose_ways(subject, method, lenses, lm_head, option)
             sets |= explain_all(subject, wanted, ways, target, seed, windows)
         how: dict[str, Any] = {"random_draws": draws, "seed": seed, "normalised": normalised}
         with stage("measuring"):

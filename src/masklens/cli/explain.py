@@ -38,7 +38,7 @@ def explain(
     truncate: options.Truncate = False,
     max_length: options.MaxLength = None,
     trust_remote_code: options.TrustRemoteCode = False,
-    method: options.ExplainMethod = None,
+    method: options.Method = None,
     option: options.MethodOption = None,
     lens: options.Lenses = None,
     lm_head: options.Head = None,
@@ -98,7 +98,7 @@ def explain(
                 keep_answers(made, out)
         else:
             lenses = load_lenses(model, subject, lens, method)
-            ways = choose_ways(method, lenses, lm_head, option)
+            ways = choose_ways(subject, method, lenses, lm_head, option)
             found: Mapping[str, Sequence[Attribution]]
             found = explain_all(subject, wanted, ways, target, seed, windows, sites)
             lines: list[str] = []

@@ -15,7 +15,6 @@ from ..files import read_bytes
 from ..progress import stage
 from .console import print_json, tell
 from .inputs import check_unused, gather, read_options
-from .options import ANSWER_METHOD
 
 if TYPE_CHECKING:
     from ..model.subject import Subject
@@ -71,11 +70,12 @@ def answer_all(
     **common: Any,
 ) -> list[Generation]:
     """Each method's explanation of the answer to each prompt; `common` goes to `explain_generation`."""
+    from ..methods.explain import usual_method
     from ..methods.registry import find
 
     made = []
     for prompt in prompts:
-        for name in methods or [ANSWER_METHOD]:
+        for name in methods or [usual_method(subject)]:
             # One backward pass gives the scores of all layers; other methods pay for each layer.
             where = sites or ("all" if find(name).all_sites_at_once else None)
             with stage(f"explaining the answer with {name}"):

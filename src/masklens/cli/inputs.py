@@ -12,7 +12,6 @@ import masklens
 from ..errors import MethodError, TextError
 from ..progress import stage, told
 from .console import tell
-from .options import DEFAULT_METHOD
 
 if TYPE_CHECKING:
     from ..attribution import Explanations, Text
@@ -92,15 +91,17 @@ def packaged_head(model: str | None, given: str | None) -> str | None:
 
 
 def choose_ways(
+    subject: Subject,
     methods: Sequence[str] | None,
     lenses: Sequence[DiffMask],
     lm_head: str | None,
     options: Sequence[str] | None,
 ) -> dict[str, Way]:
     """The methods and lenses to explain with, by name."""
+    from ..methods.explain import usual_method
     from ..methods.ways import find_ways
 
-    return find_ways(methods or [], DEFAULT_METHOD, lenses, lm_head, read_options(options))
+    return find_ways(methods or [], usual_method(subject), lenses, lm_head, read_options(options))
 
 
 def explain_all(

@@ -12,8 +12,6 @@ from ..errors import check_seed
 from .completion import complete_method
 
 DEFAULT_METHOD = "integrated_gradients"
-ANSWER_METHOD = "gradient"
-"""for answers: it takes one backward pass for each token"""
 
 
 def option(panel: str, names: str, value: str, help: str, **about: Any) -> Any:
@@ -66,11 +64,8 @@ TrustRemoteCode = Annotated[
 
 naming_methods = partial(of_method, "--method", "NAME", autocompletion=complete_method)
 naming_several = partial(naming_methods, "A method (see: masklens methods); repeat for several.")
-USUAL = f"the lenses, else {DEFAULT_METHOD}"
+USUAL = f"the lenses, else {DEFAULT_METHOD}; for language models gradient"
 Method = Annotated[list[str] | None, naming_several(show_default=USUAL)]
-ExplainMethod = Annotated[
-    list[str] | None, naming_several(show_default=f"{USUAL}; with --generate or --chat {ANSWER_METHOD}")
-]
 MethodOption = Annotated[
     list[str] | None,
     of_method("--option", "NAME=VALUE", "An option of the method (see: masklens methods NAME); repeatable."),

@@ -91,7 +91,7 @@ def report(
         else:
             assert subject is not None
             wanted = gather(texts, input, column, limit, pair)
-            ways = choose_ways(method, lenses, lm_head, option)
+            ways = choose_ways(subject, method, lenses, lm_head, option)
             sets = explain_targets(subject, wanted, ways, target, seed, windows)
         table = play(subject, sets) if games else None
         more: dict[str, Any] = {

@@ -24,10 +24,13 @@ from ..model.subject import Subject, as_subject
 from ..progress import showing, stage, step
 from ..records.layers import as_site
 from ..tasks.base import Task, per_text
+from ..tasks.lm import CausalLM, Seq2SeqLM
 from .registry import Method, Request, find
 
 T = TypeVar("T")
 
+USUAL, NEXT_TOKEN = "integrated_gradients", "gradient"
+"""the methods that are used where none is named: in general, and for the next token of a language model"""
 TOKENISED = 1024
 """texts that are tokenised together"""
 WINDOWS_AT_ONCE = 32
@@ -37,7 +40,7 @@ WINDOWS_AT_ONCE = 32
 def explain(
     subject: Any,
     texts: Text | Iterable[Text],
-    method: str = "integrated_gradients",
+    method: str | None = None,
     target: Any = None,
     batch_size: int | None = None,
     sites: Sequence[int | str] | str | None = None,
@@ -52,7 +55,8 @@ def explain(
     Args:
         subject: a Subject, or a Hugging Face pipeline.
         texts: a text, or a list, column or generator of them; a text is a string or a pair of strings.
-        method: a name from `masklens.methods()`.
+        method: a name from `masklens.methods()`; by default "integrated_gradients", and for the next token of
+            a language model "gradient".
         target: a class id or name (one, or a list with one per text); by default the predicted one.
         batch_size: texts that go through the model at once; by default as many as are fast and fit into
             memory.
@@ -64,7 +68,8 @@ def explain(
             window, and its settings say where the window and the answer begin in the whole context.
         options: the method's own options; an unknown one is an error.
     """
-    subject, chosen = as_subject(subject), find(method)
+    subject = as_subject(subject)
+    chosen = find(method or usual_method(subject))
     chosen.check_options(list(options))
     check_seed(seed)
     options = chosen.prepare(subject, options)
@@ -78,7 +83,7 @@ def explain(
     heard, shown = Heard(subject), shown_settings({**chosen.options, **settings})
     with (
         showing(show_progress),
-        step(method),
+        step(chosen.name),
         stage("texts", len(texts)) as update,
         outside_inference_mode(),
     ):
@@ -90,6 +95,12 @@ def explain(
             update(advance=len(rows))
         heard.remember(subject, targets)
     return Explanations((a for a in results if a is not None), time.perf_counter() - start)
+
+
+def usual_method(subject: Subject) -> str:
+    """The method where none is named. Integrated gradients rarely add up for the next token of a language
+    model, and take 50 backward passes."""
+    return NEXT_TOKEN if isinstance(subject.task, CausalLM | Seq2SeqLM) else USUAL
 
 
 def _noted(attribution: Attribution, note: dict[str, Any]) -> Attribution:
