@@ -72,9 +72,14 @@ class ModelRun:
     def batch_size(self) -> int:
         return 32 if self.device == "cpu" else 256
 
+    @property
+    def checkpoint(self) -> str:
+        """such as mpnet-sst5"""
+        return self.model
+
     @cached_property
     def subject(self) -> Subject:
-        return Subject.from_pretrained(self.model_dir / self.model, device=self.device, truncate=True)
+        return Subject.from_pretrained(self.model_dir / self.checkpoint, device=self.device, truncate=True)
 
     @property
     def fit_settings(self) -> dict[str, int]:

@@ -13,26 +13,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from masklens.diffmask.lens import DiffMask
 
-from ..labelled import Labelled, read_test, read_train
-from ..model_run import OVERS, ModelRun, checkpoints_in, default_device
+from ..classifier import MARGIN, ClassifierRun
+from ..model_run import OVERS, checkpoints_in, default_device
 from ..parts import Found, asked_for, check_out, check_wanted, only_one
 from ..results import command_line
-from ..sst.treebank import read_split
 from . import report as lenses_report
 
 MODELS = tuple(f"{family}-{task}" for family in ("minilm", "mpnet") for task in ("sst2", "sst5", "agnews"))
-MARGIN = 0.1
 SEEDS = 2
-TRAIN, VALIDATION, TEST = 8000, 500, 600
-"""texts to fit on, to calibrate on and to measure with"""
 ALONE = "minilm"
 """the family for which lenses are also fitted for single sites"""
 MOST_SITES = 8
@@ -92,58 +86,24 @@ def parts_for(model: str) -> list[str]:
     return names + [f"alone/{site}" for site in range(MOST_SITES) if model.startswith(f"{ALONE}-")]
 
 
-class LensRun(ModelRun):
-    """A classifier and its lenses."""
+class LensRun(ClassifierRun):
+    """A classifier and what its lenses do."""
 
     def do(self, name: str, tell: Callable[[str], None]) -> None:
         kind, _, rest = name.partition("/")
-        work = {"lens": self._lens, "seeds": self._seeds, "alone": self._alone}[kind]
+        work = {"lens": self.fit_lens, "seeds": self._seeds, "alone": self._alone}[kind]
         self.parts.do(name, lambda: work(rest), tell)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return super().settings | {"margin": MARGIN}
-
-    @cached_property
-    def texts(self) -> tuple[list[str], list[str], list[str]]:
-        """To fit on, to calibrate on and to measure with: the same ones for every lens."""
-        train, test = self._sets()
-        learned = train.sample(TRAIN + VALIDATION, seed=0).texts
-        parts = learned[VALIDATION:], learned[:VALIDATION], test.sample(TEST, seed=0).texts
-        return parts[0][: self.limit], parts[1][: self.limit], parts[2][: self.limit]
-
-    def _sets(self) -> tuple[Labelled, Labelled]:
-        """The texts to fit on and those to measure with. The published training set of SST-2 has phrases and
-        its test set has sentences, so both sets are taken from the sentences of the treebank."""
-        task = self.model.rpartition("-")[2]
-        if task in ("sst2", "sst5"):
-            return read_split(self.data, task, "train"), read_split(self.data, task, "test")
-        return read_train(self.data, task), read_test(self.data, task)
-
-    def lens(self, over: str, number: int) -> DiffMask:
-        """The lens with the seed `number` above the run's, fitted where it is not there yet."""
-        name = f"{self.model}-{over}-seed{self.seed + number}"
-        return self.load_or_fit(name, self.smaller, lambda folder: self._fit(over, number, folder))
-
-    def _fit(self, over: str, number: int, folder: Path) -> None:
-        train, validation, test = self.texts
-        aside = {"held_out": test, "validation": validation}
-        self.fit_into(folder, f"lens/{over}/{number}", train, over, MARGIN, self.seed + number, **aside)
-
-    def _lens(self, which: str) -> None:
-        """Fit a lens, which writes its own part."""
-        over, number = which.split("/")
-        self.lens(over, int(number))
 
     def _seeds(self, over: str) -> Found:
         """For each site, the mean absolute difference between the keep probabilities of two lenses."""
-        sets = [self.lens(over, k).explain(self.texts[2], batch_size=self.batch_size) for k in range(SEEDS)]
+        texts = self.lens_texts.test
+        sets = [self.lens(over, k).explain(texts, batch_size=self.batch_size) for k in range(SEEDS)]
         apart = [np.abs(a.scores - b.scores) for a, b in zip(*sets, strict=True)]  # (sites, tokens) each
         return {"difference": np.concatenate(apart, axis=1).mean(1).tolist()}
 
     def _alone(self, site: str) -> Found:
         """A lens over inputs for a single site, with as many steps as a lens for all sites."""
-        train, validation, test = self.texts
+        train, validation, test = self.lens_texts
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what is over the margin is in the table
             lens = DiffMask.fit(

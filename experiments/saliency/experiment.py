@@ -18,18 +18,17 @@ import numpy as np
 
 from masklens.attribution import Attribution
 from masklens.bootstrap import interval
-from masklens.diffmask.lens import DiffMask
 from masklens.diffmask.trainer import fast_products
 from masklens.evaluation.faithfulness import Game, hiding, revealing
 from masklens.evaluation.masking import Views
 from masklens.evaluation.ranking import Ranking, random_rankings, rank
 from masklens.evaluation.specificity import Rarity, class_words, document_rarity
 from masklens.methods.explain import explain
-from masklens.model.subject import Subject
 from masklens.reports.labels import printable
 
+from ..classifier import ClassifierRun
 from ..labelled import Labelled, read_test, read_train
-from ..model_run import ModelRun, checkpoints_in, default_device
+from ..model_run import checkpoints_in, default_device
 from ..parts import Found, asked_for, check_out, check_wanted
 from ..results import command_line, device_name
 from . import report as saliency_report
@@ -54,7 +53,6 @@ COSTLY = ("thermostat_shapley",)
 COSTLY_TEXTS = 1000
 TRAINING_TEXTS = 2000
 """the number of training texts on which layer and tau are chosen"""
-LENS_TEXTS = 20_000
 TAUS = (None, 1, 3)
 DRAWS = 20
 TOP = (10, 20, 30, 40, 50, 60, 70, 80, 90, 100)
@@ -78,8 +76,6 @@ EXAMPLE_METHODS = {
     "sst2": ("allennlp_simple", "allennlp_smooth", "allennlp_integrated"),
     "agnews": ("thermostat_shapley", "thermostat_occlusion", "thermostat_integrated"),
 }
-MARGIN = 0.1
-"""the margin of the lens"""
 LEVELS = 9
 """the number of strengths of a highlighted word; 0 stands for no highlight"""
 
@@ -163,7 +159,7 @@ def _do_all(run: SaliencyRun, names: Sequence[str], tell: Callable[[str], None] 
 
 
 @dataclass
-class SaliencyRun(ModelRun):
+class SaliencyRun(ClassifierRun):
     """One data set and its model; `model` is the family."""
 
     dataset: str
@@ -179,10 +175,9 @@ class SaliencyRun(ModelRun):
         found = self.parts.done([*parts_for(self.dataset), f"{self.dataset}/lens"])
         return {name.rpartition("/")[2]: part for name, part in found.items()}
 
-    @cached_property
-    def subject(self) -> Subject:
-        folder = self.model_dir / f"{self.model}-{self.dataset}"
-        return Subject.from_pretrained(folder, device=self.device, truncate=True)
+    @property
+    def checkpoint(self) -> str:
+        return f"{self.model}-{self.dataset}"
 
     @cached_property
     def lm_head(self) -> Any:
@@ -218,13 +213,8 @@ class SaliencyRun(ModelRun):
     def decode(self, texts: Sequence[str], tau: int | None, sites: Sequence[int] | None = None) -> Any:
         return self.explain("decoded_gradcam", texts, lm_head=self.lm_head, tau=tau, sites=sites)
 
-    def lens(self) -> DiffMask:
-        name = f"{self.model}-{self.dataset}-inputs-seed{self.seed}"
-        return self.load_or_fit(name, self.smaller, self._fit)
-
-    def _fit(self, folder: Path) -> None:
-        texts = self.train.sample(min(LENS_TEXTS, 4 * (self.limit or LENS_TEXTS)), self.seed).texts
-        self.fit_into(folder, f"{self.dataset}/lens", texts, "inputs", MARGIN, self.seed)
+    def lens_part(self, over: str, number: int) -> str:
+        return f"{self.dataset}/lens"
 
 
 def _choose(run: SaliencyRun, kind: str) -> Found:
@@ -272,7 +262,7 @@ def _competitor(run: SaliencyRun, kind: str) -> Found:
 
 def _diffmask(run: SaliencyRun, kind: str) -> Found:
     """The keep probabilities at the deepest site of a lens over the inputs."""
-    lens = run.lens()
+    lens = run.lens("inputs")
     found = run.explain(kind, run.test.texts, lens=lens, sites=lens.sites[-1:])
     measured = _measured(run, found, None, kind, found.seconds)
     about = {"diagnostics": [d._asdict() for d in lens.diagnostics], "lens": asdict(lens.settings)}

@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from masklens.diffmask.lens import DiffMask
-
+from ..classifier import ClassifierRun
 from ..labelled import Labelled
-from ..model_run import OVERS, ModelRun, checkpoints_in, default_device
+from ..model_run import OVERS, checkpoints_in, default_device
 from ..parts import Found, asked_for, check_out, check_wanted, only_one
 from ..results import command_line
 from . import analysis as sst_analysis
@@ -25,12 +23,11 @@ from . import report as sst_report
 from . import table2 as sst_table2
 from .faithfulness import measure
 from .stability import stability
-from .treebank import read_split, read_trees, texts_to_fit_on
+from .treebank import read_split, read_trees
 
 MODELS = ("mpnet-sst5", "mpnet-sst2", "minilm-sst5")
 SEEDS = 5
 """lenses whose stability is measured"""
-MARGIN = 0.1
 
 
 def run(
@@ -56,8 +53,7 @@ def run(
             seed 3 above `seed`), or the beginning of their names, such as "stability".
         lens: a folder that has the lenses, as MODEL-OVER-seedK; by default they are fitted and kept in
             OUT/lenses.
-        limit: use at most so many texts of each set, and four times as many to fit lenses on, in batches of
-            this size.
+        limit: use at most so many texts of each set, in batches of this size where lenses are fitted.
         steps: of fitting a lens.
         seed: of the first lens; those for stability have the next ones.
     """
@@ -97,7 +93,7 @@ def _todo(first: bool, wanted: Sequence[str] | None) -> list[str]:
     return names if wanted else [name for name in names if not name.startswith("lens/")]
 
 
-class SentimentRun(ModelRun):
+class SentimentRun(ClassifierRun):
     """A classifier of sentences."""
 
     def do(self, name: str, tell: Callable[[str], None]) -> None:
@@ -107,15 +103,6 @@ class SentimentRun(ModelRun):
             self.table2.parts.do(name, lambda: self.table2.do(rest), tell)
         else:
             self.parts.do(name, lambda: WORK[kind](self, rest), tell)
-
-    @property
-    def task(self) -> str:
-        """ "sst5" or "sst2" """
-        return self.model.rpartition("-")[2]
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return super().settings | {"margin": MARGIN}
 
     @cached_property
     def table2(self) -> sst_table2.Table2:
@@ -129,23 +116,6 @@ class SentimentRun(ModelRun):
         """From all over the training set: its sentences come in order of their sentiment."""
         texts = self.split("train").texts
         return texts[:: max(1, len(texts) // sst_analysis.STATISTICS_TEXTS)]
-
-    def lens(self, over: str, number: int = 0) -> DiffMask:
-        """The lens with the seed `number` above the run's."""
-        name = f"{self.model}-{over}-seed{self.seed + number}"
-        return self.load_or_fit(name, self.smaller, lambda folder: self._fit(over, number, folder))
-
-    def _fit(self, over: str, number: int, folder: Path) -> None:
-        limit = None if self.limit is None else 4 * self.limit
-        texts, validation, held_out = texts_to_fit_on(self.data, self.task, limit)
-        aside = {"held_out": held_out, "validation": validation}
-        self.fit_into(folder, f"lens/{over}/{number}", texts, over, MARGIN, self.seed + number, **aside)
-
-
-def _lens(run: SentimentRun, which: str) -> None:
-    """Fit a lens, which writes its own part."""
-    over, number = which.split("/")
-    run.lens(over, int(number))
 
 
 def _faithfulness(run: SentimentRun, over: str) -> Found:
@@ -178,7 +148,7 @@ def _figures(run: SentimentRun, _: str) -> Found:
 
 
 WORK: dict[str, Callable[[SentimentRun, str], Found | None]] = {
-    "lens": _lens,
+    "lens": SentimentRun.fit_lens,
     "faithfulness": _faithfulness,
     "stability": _stability,
     "analysis": _analysis,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -11,24 +10,19 @@ from masklens.errors import FileError
 
 from ..labelled import Labelled, read_test
 
-SHORTEST = 5
-"""of how many words at least a phrase is that a lens learns from"""
 LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
 NEUTRAL = 2
 LEAF = re.compile(r"\((\d) ([^()\s]+)\)")
-PIECE = re.compile(r"[()w]")
 BRACKETS = {"-LRB-": "(", "-RRB-": ")"}
 
 
 class Sentence(NamedTuple):
-    """A tree's leaves, its root, and where its phrases are."""
+    """A tree's leaves and its root."""
 
     words: tuple[str, ...]
     word_labels: tuple[int, ...]
     """0 to 4, very negative to very positive"""
     label: int
-    phrases: tuple[tuple[int, int], ...] = ()
-    """first word and the one after the last of every phrase of more than one word but the whole"""
 
     @property
     def text(self) -> str:
@@ -57,42 +51,7 @@ def parse(tree: str) -> Sentence:
     """One tree in brackets, such as (3 (2 A) (3 (3 fun) (2 film)))."""
     leaves = LEAF.findall(tree)
     words = tuple(BRACKETS.get(word, word.replace("\\", "")) for _, word in leaves)
-    return Sentence(words, tuple(int(label) for label, _ in leaves), int(tree.strip()[1]), _phrases(tree))
-
-
-def _phrases(tree: str) -> tuple[tuple[int, int], ...]:
-    begun, found, place = [], [], 0
-    for piece in PIECE.findall(LEAF.sub("w", tree)):
-        if piece == "w":
-            place += 1
-        elif piece == "(":
-            begun.append(place)
-        else:
-            found.append((begun.pop(), place))
-    return tuple(found[:-1])
-
-
-def texts_to_fit_on(
-    data: Path, task: str, limit: int | None = None
-) -> tuple[list[str], list[str], list[str]]:
-    """Training sentences and their phrases; sentences to watch a fit with; and to judge it on.
-
-    A lens learns from many texts; phrases are the ones a treebank has more of. None is of a sentence that is
-    set aside. Every lens has the same ones, whatever its seed.
-    """
-    trees = read_trees(data, "train")[:limit]
-    random.Random(0).shuffle(trees)
-    aside = max(2, len(trees) // 10)
-    judged, rest = trees[:aside], trees[aside:]
-    phrases = dict.fromkeys(text for tree in rest for text in _phrases_of(tree))
-    sets = [*(tree.text for tree in rest), *phrases], *([t.text for t in judged[i::2]] for i in (0, 1))
-    learned, watched, judging = ([t.lower() for t in one] if task == "sst2" else one for one in sets)
-    return learned, watched, judging
-
-
-def _phrases_of(tree: Sentence) -> list[str]:
-    """The tree's phrases of at least SHORTEST words."""
-    return [" ".join(tree.words[a:b]) for a, b in tree.phrases if b - a >= SHORTEST]
+    return Sentence(words, tuple(int(label) for label, _ in leaves), int(tree.strip()[1]))
 
 
 def read_split(data: Path, task: str, split: str) -> Labelled:

@@ -7,6 +7,7 @@ from experiments.lenses import experiment as lenses
 from experiments.lenses import report as lenses_report
 
 import tiny
+from experiments import classifier
 from masklens.errors import MethodError
 
 SENTENCES = ["a fast , funny movie .", "the plot is dull .", "a dull car", "the movie is funny"] * 5
@@ -28,7 +29,7 @@ def folders(tmp_path_factory):
 @pytest.fixture
 def small(monkeypatch):
     monkeypatch.setattr(lenses, "MOST_SITES", 2)
-    monkeypatch.setattr(lenses, "VALIDATION", 4)
+    monkeypatch.setattr(classifier, "VALIDATION", 4)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -52,7 +53,7 @@ def test_everything_on_a_small_scale(folders, small, tmp_path):
 
 def test_texts_of_the_three_sets_are_kept_apart(folders, small, tmp_path):
     run = lenses.LensRun(*folders, tmp_path, "minilm-sst2", "cpu", None, None, None, 0)
-    train, validation, test = run.texts
+    train, validation, test = run.lens_texts
     assert len(validation) == 4 and len(train) == len(SENTENCES) - 4 and len(test) == len(SENTENCES)
     assert sorted(train + validation) == sorted(SENTENCES)
 

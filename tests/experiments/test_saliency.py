@@ -6,12 +6,13 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
+from experiments.lenses import experiment as lenses
 from experiments.results import commit
 from experiments.saliency import experiment as saliency
 from experiments.saliency import report as saliency_report
 
 import tiny
-from experiments import labelled
+from experiments import classifier, labelled
 from masklens.attribution import Attribution
 from masklens.diffmask.trainer import Settings
 from masklens.errors import FileError, MethodError
@@ -23,6 +24,11 @@ SENTENCES = [
     "unflinchingly bleak and desperate",
     "a dull car",
 ]
+
+
+@pytest.fixture(autouse=True)
+def one_set_aside(monkeypatch):
+    monkeypatch.setattr(classifier, "VALIDATION", 1)
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +49,10 @@ def folders(tmp_path_factory):
     (data / "sst2" / "dev.tsv").write_text(rows)
     with lzma.open(data / "sst2" / "train.tsv.xz", "wt") as file:
         file.write(rows)
+    (data / "sst").mkdir()
+    for split in ("train", "test"):
+        trees = (f"(4 {' '.join(f'(2 {word})' for word in text.split())})\n" for text in SENTENCES)
+        (data / "sst" / f"{split}.txt").write_text("".join(trees))
     (data / "agnews" / "test.csv").write_text(
         "".join(f'"{i + 1}","{text}","Charity, ""quoted"" {text}"\n' for i, text in enumerate(SENTENCES))
     )
@@ -146,6 +156,20 @@ def test_the_lens_has_the_default_settings(folders, tmp_path, undrawn):
         and 0 <= row["hiding"] <= 1
     )
     assert results["commits"] == [commit()] and results["lenses"]["minilm-sst2"]["texts"] > 0
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dataset", ["sst2", "agnews"])
+def test_the_lenses_experiment_has_the_lenses_for_this_one(folders, tmp_path, undrawn, dataset):
+    few = {"limit": 4, "steps": 3, "device": "cpu", "tell": lambda _: None}
+    lenses.run(*folders, tmp_path / "a", model=f"minilm-{dataset}", part=["lens/inputs/0"], **few)
+    (fitted,) = (path for path in (tmp_path / "a" / "lenses").iterdir() if path.is_dir())
+    fitted.rename(tmp_path / f"minilm-{dataset}-inputs-seed0")
+    ways = {"b": {"lens": tmp_path}, "c": {}}
+    for name, how in ways.items():
+        saliency.run(*folders, tmp_path / name, part=[f"{dataset}/diffmask"], **few, **how)
+    rows = [json.loads((tmp_path / name / "results.json").read_text())[dataset]["minilm"] for name in ways]
+    assert rows[0]["diffmask"]["diagnostics"] == rows[1]["diffmask"]["diagnostics"]
 
 
 def test_what_cannot_be_done_is_left_out(folders, tmp_path, few, undrawn, monkeypatch):

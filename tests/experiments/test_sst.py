@@ -23,6 +23,7 @@ from experiments.sst.faithfulness import BOUND, KEEP, batch_f1, macro_f1, mask_t
 from experiments.sst.stability import stability
 
 import tiny
+from experiments import classifier
 from masklens import verify
 from masklens.diffmask.lens import DiffMask
 from masklens.diffmask.trainer import Settings, Training
@@ -36,6 +37,11 @@ TREES = [
     "(3 (2 the) (3 (2 movie) (3 (2 is) (4 funny))))",
     "(0 (2 the) (0 (2 car) (0 (2 is) (1 dull))))",
 ]
+
+
+@pytest.fixture(autouse=True)
+def few_set_aside(monkeypatch):
+    monkeypatch.setattr(classifier, "VALIDATION", 4)
 
 
 @pytest.fixture(scope="module")
@@ -61,24 +67,6 @@ def test_trees_are_read():
     for start, end, _ in sentence.spans:
         assert sentence.text[start:end] in sentence.words
     assert [label for *_, label in sentence.spans] == ["neutral", "very negative", "neutral"]
-
-
-def test_phrases_are_those_of_the_tree():
-    sentence = treebank.parse("(2 (3 (2 a) (3 (3 fast) (2 -LRB-))) (2 (2 movie) (2 .)))")
-    texts = {" ".join(sentence.words[start:end]) for start, end in sentence.phrases}
-    assert texts == {"fast (", "a fast (", "movie ."}  # neither words nor the whole
-    assert treebank.parse("(2 movie)").phrases == ()
-
-
-def test_no_phrase_of_a_sentence_set_aside_is_learned_from(tmp_path):
-    tree = "(2 (2 {0}a) (2 (2 {0}b) (2 (2 {0}c) (2 (2 {0}d) (2 (2 {0}e) (2 {0}f))))))"
-    (tmp_path / "sst").mkdir()
-    (tmp_path / "sst" / "train.txt").write_text("\n".join(tree.format(f"S{i}") for i in range(40)))
-    learned, watched, judged = treebank.texts_to_fit_on(tmp_path, "sst5")
-    whose = [{text.split()[0][:-1] for text in texts} for texts in (learned, watched, judged)]
-    assert [len(one) for one in whose] == [36, 2, 2] and len(set.union(*whose)) == 40
-    assert len(learned) == 2 * 36  # each has one phrase of five words
-    assert treebank.texts_to_fit_on(tmp_path, "sst2")[1] == [text.lower() for text in watched]
 
 
 def test_two_classes_leave_neutral_sentences_out_except_to_fit_on(folders):
@@ -192,7 +180,7 @@ def test_parts_are_done_once_and_lenses_are_reused(folders, tmp_path, monkeypatc
     assert (fitted / "lens.safetensors").stat().st_mtime_ns == before
     found = results(tmp_path)
     assert found["stability"]["inputs"]["lenses"] == 2 and set(found["stability"]) == {"inputs"}
-    by_default = Settings(margin=sst.MARGIN, seed=1, steps=3, batch_size=6)
+    by_default = Settings(margin=classifier.MARGIN, seed=1, steps=3, batch_size=6)
     assert found["lenses"]["minilm-sst5-inputs-1"]["lens"] == asdict(by_default)
     assert found["commits"] == [commit()] and f"at commit {commit()}" in (tmp_path / "results.md").read_text()
     said = []
@@ -356,7 +344,7 @@ def test_processes_that_share_a_folder_take_turns(folders, tmp_path):
         sst.run(*folders, tmp_path, part=[part], limit=6, steps=3, tell=said.append)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sst.DiffMask, "fit", counted)
+        patch.setattr(DiffMask, "fit", counted)
         patch.setattr(sst, "SEEDS", 2)
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(start, ["faithfulness/inputs", "stability/inputs"]))
