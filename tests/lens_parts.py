@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 import sevens
+from masklens.diffmask.first_states import begin
 from masklens.diffmask.lens import _new_probe
 from masklens.diffmask.networks import LIMIT, SCALE, Over, Probe, rows_for
 from masklens.diffmask.objective import LensObjective
@@ -33,6 +34,7 @@ def objective(
     train = frozen(texts or sevens.texts(64), subject)
     validation = frozen(held or sevens.texts(32, seed=1), subject)
     probe = _new_probe(rows_for(over, subject.sites, subject.sites[0]), train, settings, over)
+    begin(probe, train)
     return LensObjective(probe, train, validation, settings)
 
 

@@ -47,6 +47,18 @@ def test_an_answer_as_a_map_and_as_json(model):
     )
 
 
+def test_the_next_token_is_explained_by_gradient_where_no_method_is_named(model, tmp_path):
+    common = ("--model", model, "the plot is")
+    (row,) = json.loads(call(*common, "--json").stdout)
+    assert row["method"] == "gradient"
+    for command, ending in (("report", "html"), ("evaluate", "json")):
+        out = ["--out", str(tmp_path / f"a.{ending}")] if command == "report" else ["--json"]
+        done = CliRunner().invoke(app, [command, *map(str, common), *out])
+        assert done.exit_code == 0, done.stderr
+        said = (tmp_path / "a.html").read_text() if command == "report" else done.stdout
+        assert "gradient" in said and "integrated_gradients" not in said
+
+
 def test_a_classifier_does_not_generate():
     done = call("--generate", "hi")
     assert done.exit_code == 2 and "not for Classification; leave out --generate" in done.stderr
@@ -160,4 +172,4 @@ def test_layers_of_an_answer(model):
 
 def test_help_says_which_method_explains_a_language_model():
     text = " ".join(call("--help").stdout.replace("│", " ").split())
-    assert "for language models gradient" in text
+    assert "for the next token of a language model gradient" in text

@@ -59,6 +59,26 @@ def test_a_run_writes_what_explain_and_verify_give(job, tmp_path):
     assert any(verified["divergence"] > 1e-3 for verified in table.verification)
 
 
+@pytest.mark.parametrize(
+    ("family", "head", "method"),
+    [("bert", "classification", "integrated_gradients"), ("gpt2", "causal", "gradient")],
+)
+def test_the_method_where_none_is_named(tmp_path, family, head, method):
+    """It is the one of `explain`, and stands in the manifest: another one is another run."""
+    subject = tiny.subject(family, head)
+    subject.module.save_pretrained(tmp_path / "model")
+    subject.tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "texts.txt").write_text("the plot is dull\n")
+    job = Job(str(tmp_path / "model"), str(tmp_path / "texts.txt"))
+    run(job, str(tmp_path / "out"))
+    (found,) = attributions(tmp_path / "out")
+    assert found.method == ml.explain(subject, ["the plot is dull"])[0].method == method
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["settings"]["method"] == method
+    with pytest.raises(CorpusError, match=f"method was '{method}', is 'random'"):
+        run(replace(job, method="random"), str(tmp_path / "out"))
+    assert replace(job, lens="FOLDER").method_name() == "diffmask"
+
+
 def test_long_texts_after_short_ones_are_verified_as_they_would_be_alone(tmp_path):
     """The model's attention has a window: what holds for the first shard does not hold for the second."""
     subject, texts = tiny.subject("mistral", "causal"), ["the plot"] * 3 + ["the plot is dull . " * 6]

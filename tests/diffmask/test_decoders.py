@@ -26,7 +26,7 @@ def subject():
 
 @pytest.fixture(scope="module")
 def lenses(subject):
-    """With the defaults, at the embeddings and above the last block."""
+    """With fewer steps than by default, at the embeddings and above the last block."""
     return {
         over: DiffMask.fit(subject, asked.texts(600), over, sites=[1, LAST], steps=500)
         for over in ("inputs", "states")

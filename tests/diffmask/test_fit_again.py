@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import sevens
+from masklens.diffmask import lens as lens_source
 from masklens.diffmask.lens import ALL_KEPT, FEWEST_HELD_OUT, DiffMask, card
 from masklens.diffmask.trainer import CHECKPOINT, Diagnostic, Training
 from masklens.errors import FileError, TrainingError
@@ -71,6 +72,15 @@ def test_the_split_and_the_lens_to_start_from_count_too(tmp_path):
         DiffMask.fit(made.subject, TEXTS, "states", folder=tmp_path / "b", start=again, **SHORT)
     with pytest.raises(TrainingError, match="written with start .*, this run has 'none'"):
         DiffMask.fit(made.subject, TEXTS, "states", folder=tmp_path / "b", **SHORT)
+
+
+def test_a_fit_that_goes_on_does_not_begin_again(tmp_path, monkeypatch):
+    """Where it begins is searched with many runs of a language model."""
+    first = fit(tmp_path)
+    monkeypatch.setattr(lens_source, "begin", None)
+    again = fit(tmp_path)
+    for name, value in first.probe.state_dict().items():
+        assert torch.equal(value, again.probe.state_dict()[name]), name
 
 
 def test_a_second_fit_in_one_folder_is_refused(tmp_path, monkeypatch):
@@ -153,7 +163,7 @@ def test_a_fit_killed_twenty_times_is_the_same_to_the_bit(tmp_path):
     context.set_forkserver_preload(["test_fit_again", "masklens.diffmask.lens", "sevens"])
     draw, kills = random.Random(0), 0
     while kills < 20:
-        process = context.Process(target=killed_fit, args=(tmp_path / "killed", draw.uniform(0.01, 1.0)))
+        process = context.Process(target=killed_fit, args=(tmp_path / "killed", draw.uniform(0.01, 0.4)))
         process.start()
         process.join(300)
         assert process.exitcode == -signal.SIGKILL, "it ended before it was killed: make it longer"

@@ -1,5 +1,6 @@
 """What a step and a judgement compute, against one text at a time; texts whose states are kept."""
 
+import copy
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import tiny
 from lens_parts import QUICK, frozen, objective, shaken, slow_logits, slow_output
 from masklens.diffmask import judging
 from masklens.diffmask import texts as source
+from masklens.diffmask.first_states import COMMON, first_states
 from masklens.diffmask.gates import HardConcrete
 from masklens.diffmask.judging import CERTAINTY, GAP, Judged
 from masklens.diffmask.networks import NOISE, TEMPERATURE
@@ -105,7 +107,7 @@ def test_a_copy_in_another_number_format_leaves_the_model_alone():
 
 def test_where_baselines_begin():
     subject = tiny.subject("bert")
-    first = frozen(TEXTS, subject).some_states()
+    first = first_states(frozen(TEXTS, subject))
     mask = subject.tokenizer.mask_token_id
     assert torch.equal(first.first_baseline(0), subject.module.get_input_embeddings().weight[mask])
     batch = subject.encode(TEXTS)
@@ -114,12 +116,18 @@ def test_where_baselines_begin():
     assert first.spread(2) == pytest.approx(float(tokens.var(0).mean().sqrt()), rel=1e-4)
     digits = frozen(["17", "3"])
     embedded = digits.subject.module.embed(torch.tensor([1, 7, 3])).detach()
-    torch.testing.assert_close(digits.some_states().first_baseline(0), embedded.mean(0))
+    torch.testing.assert_close(first_states(digits).first_baseline(0), embedded.mean(0))
 
 
-def test_a_causal_model_begins_with_the_common_token_that_harms_least():
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_causal_model_begins_with_what_harms_least(monkeypatch, masked):
+    """Also where the tokenizer has a mask token, which such a model has never read."""
     subject = asked.subject()
-    first = frozen(asked.texts(60), subject).some_states()
+    if masked:
+        tokenizer = copy.copy(subject.tokenizer)
+        tokenizer.mask_token = "<unk>"
+        subject = Subject(subject.module, tokenizer)
+    first = first_states(frozen(asked.texts(60), subject))
     table, ids = subject.module.get_input_embeddings().weight.detach(), first.batch.inputs["input_ids"]
     keep = torch.rand(ids.shape, generator=torch.Generator().manual_seed(0)) < 0.5
     keep |= ~subject.task.removable(first.batch)
@@ -131,17 +139,19 @@ def test_a_causal_model_begins_with_the_common_token_that_harms_least():
         return float((whole.exp() * (whole - output)).sum(-1).mean())
 
     kinds, counts = ids[first.usual].unique(return_counts=True)
-    mean = table[ids[first.usual]].mean(0)
-    tried = [mean, *table[kinds[counts.argsort(descending=True)[: source.COMMON]]]]
+    mean, mask = table[ids[first.usual]].mean(0), table[2]
+    tried = [mean, *([mask] if masked else []), *table[kinds[counts.argsort(descending=True)[:COMMON]]]]
     best = min(tried, key=harm)
     torch.testing.assert_close(first.first_baseline(subject.sites[0]), best)
-    assert harm(best) < harm(mean)
+    assert harm(best) < harm(mean) and harm(best) < harm(mask)
+    monkeypatch.setitem(source.CHUNK_TOKENS, "cpu", 24)  # two texts at a time
+    torch.testing.assert_close(first.first_baseline(subject.sites[0]), best)
     torch.testing.assert_close(first.first_baseline(2), first.tokens(2).mean(0))
 
 
 def test_the_mean_of_a_place_is_that_of_the_texts_that_reach_it(bert):
     made = frozen(TEXTS, bert)
-    means = made.some_states().place_means(2, 20)
+    means = first_states(made).place_means(2, 20)
     each = [bert.states(bert.encode([text]), [2]).states[2][0] for text in TEXTS]
     overall = torch.cat(each).mean(0)
     for place in range(1, 21):
@@ -375,7 +385,7 @@ def test_judging_some_rows_is_judging_all():
 def tuned(over, bias):
     """Gates that know the seven, with the wrong bias."""
     made = objective(over=over, held=sevens.texts(100, seed=1))
-    probe, states = made.probe, made.train.some_states()
+    probe, states = made.probe, first_states(made.train)
     with torch.no_grad():
         for row in range(len(probe.rows)):
             gate = probe.gate(row)

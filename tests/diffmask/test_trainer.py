@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import sevens
 from lens_parts import QUICK, objective, shaken
 from masklens import progress
+from masklens.diffmask.first_states import first_states
 from masklens.diffmask.judging import Judged
 from masklens.diffmask.networks import MaskRow
 from masklens.diffmask.trainer import (
@@ -96,7 +97,7 @@ def test_baselines_learn_in_units_of_the_spread_of_their_states():
     training = Training(made, QUICK)
     gates, words, later = training.optimizer.param_groups
     assert gates["peak"] == QUICK.lr
-    assert words["peak"] == pytest.approx(BASELINE_LR * made.train.some_states().spread(0))
+    assert words["peak"] == pytest.approx(BASELINE_LR * first_states(made.train).spread(0))
     assert later["peak"] == pytest.approx(10 * words["peak"], rel=1e-4)
     learned = [id(p) for group in training.optimizer.param_groups for p in group["params"]]
     assert sorted(learned) == sorted(map(id, made.probe.parameters()))

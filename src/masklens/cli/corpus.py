@@ -14,7 +14,7 @@ from .inputs import read_options, read_target
 
 of_shards = partial(options.option, "Shards")
 INPUT = "Files, or a pattern: jsonl, csv, parquet, txt ..., or data sets saved to disk."
-METHOD = f"diffmask with a lens, else {options.DEFAULT_METHOD}"
+METHOD = f"diffmask with a lens, else {options.BY_MODEL}"
 CONTROL = "Verify random explanations too, for a verdict on every text."
 
 
@@ -70,7 +70,7 @@ def corpus(
         job = Job(
             model=model or str(HOME),
             input=input,
-            method=method or ("diffmask" if lens else options.DEFAULT_METHOD),
+            method=method,
             options=read_options(option),
             lens=None if lens is None else str(lens),
             lm_head=lm_head,

@@ -70,8 +70,8 @@ def answer_all(
     **common: Any,
 ) -> list[Generation]:
     """Each method's explanation of the answer to each prompt; `common` goes to `explain_generation`."""
-    from ..methods.explain import usual_method
     from ..methods.registry import find
+    from ..methods.usual import usual_method
 
     made = []
     for prompt in prompts:

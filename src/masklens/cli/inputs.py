@@ -98,7 +98,7 @@ def choose_ways(
     options: Sequence[str] | None,
 ) -> dict[str, Way]:
     """The methods and lenses to explain with, by name."""
-    from ..methods.explain import usual_method
+    from ..methods.usual import usual_method
     from ..methods.ways import find_ways
 
     return find_ways(methods or [], usual_method(subject), lenses, lm_head, read_options(options))

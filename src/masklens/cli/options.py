@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import check_seed
+from ..methods.usual import NEXT_TOKEN, USUAL
 from .completion import complete_method
-
-DEFAULT_METHOD = "integrated_gradients"
 
 
 def option(panel: str, names: str, value: str, help: str, **about: Any) -> Any:
@@ -64,8 +63,8 @@ TrustRemoteCode = Annotated[
 
 naming_methods = partial(of_method, "--method", "NAME", autocompletion=complete_method)
 naming_several = partial(naming_methods, "A method (see: masklens methods); repeat for several.")
-USUAL = f"the lenses, else {DEFAULT_METHOD}; for language models gradient"
-Method = Annotated[list[str] | None, naming_several(show_default=USUAL)]
+BY_MODEL = f"{USUAL}; for the next token of a language model {NEXT_TOKEN}"
+Method = Annotated[list[str] | None, naming_several(show_default=f"the lenses, else {BY_MODEL}")]
 MethodOption = Annotated[
     list[str] | None,
     of_method("--option", "NAME=VALUE", "An option of the method (see: masklens methods NAME); repeatable."),

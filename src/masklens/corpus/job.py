@@ -15,6 +15,8 @@ from ..errors import CorpusError, LensError, MethodError, ModelError, check_seed
 from ..files import FileModel, file_system, parse, reason
 from ..files.formats import STANDARD_INPUT, Columns
 from ..files.reading import check_columns
+from ..methods.usual import NEXT_TOKEN, USUAL
+from ..model.loading import LANGUAGE_MODELS, loader_of
 from ..model.places import check_place, gguf_place
 from .storage import Folder
 
@@ -34,7 +36,8 @@ class Job:
     """a folder or a hub id"""
     input: str
     """a path, a URL or a pattern of them"""
-    method: str = "integrated_gradients"
+    method: str | None = None
+    """by default diffmask with a lens, else the usual one for the model"""
     options: dict[str, Any] = field(default_factory=dict)
     """the method's own options: numbers, strings, booleans"""
     lens: str | None = None
@@ -74,6 +77,15 @@ class Job:
     @property
     def read(self) -> Columns:
         return Columns(self.columns, self.label_column)
+
+    def method_name(self) -> str:
+        """The method that is named, or else the one for the lens, or for the kind of model."""
+        if self.method is not None:
+            return self.method
+        if self.lens is not None:
+            return "diffmask"
+        loader = loader_of(self.model, self.trust_remote_code)
+        return NEXT_TOKEN if loader in LANGUAGE_MODELS else USUAL
 
 
 class Input(FileModel):

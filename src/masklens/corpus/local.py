@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import chain
 from multiprocessing import connection, get_context, parent_process
 from typing import Any, NamedTuple, TypeVar
@@ -61,8 +62,9 @@ def run(
         cores: CPU cores of each worker of a cluster without GPUs.
         report: a function that gets messages about the progress.
     """
-    folder, places = Folder(out), devices(device)
-    find(job.method).check_options(list(job.options))
+    folder, places, method = Folder(out), devices(device), find(job.method_name())
+    job = replace(job, method=method.name)
+    method.check_options(list(job.options))
     if ray is not None:
         from .ray import check_installed
 

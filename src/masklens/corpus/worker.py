@@ -108,7 +108,7 @@ class Worker:
         self.subject = Subject.from_pretrained(
             job.model, device, truncate=job.truncate, trust_remote_code=job.trust_remote_code
         )
-        self.method = find(job.method)
+        self.method = find(job.method_name())
         self.options = self._options()
         self.sites = chosen_sites(self.subject, self.method, job.sites, self.options.get("lens"))
         self.settings: dict[str, Any] = {"seed": job.seed, "baselines": None, **self.options}

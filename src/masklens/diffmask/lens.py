@@ -31,6 +31,7 @@ from ..model.subject import Subject
 from ..progress import stage
 from ..records.layers import site_name
 from .class_bias import class_biases
+from .first_states import begin
 from .forecast import FEW_TEXTS, describe_texts, describe_time, judge_texts
 from .identity import identity
 from .networks import MaskRow, Over, Probe, needed_sites, rows_for, seeded
@@ -121,7 +122,8 @@ class DiffMask:
                 probe = _new_probe(rows, sets[0], chosen, over) if start is None else _copied(start, rows)
                 objective = LensObjective(probe.to(subject.device), sets[0], sets[1], chosen)
                 training = Training(objective, chosen, folder, identity(sets, over, rows, begun))
-                training.resume()
+                if not training.resume() and start is None:
+                    begin(probe, sets[0])
                 if report:
                     report(describe_time(training))
                 training.run(show_progress)
@@ -301,21 +303,11 @@ def _keep_bytes(device: torch.device) -> int:
 def _new_probe(rows: Sequence[MaskRow], train: FrozenTexts, settings: Settings, over: Over) -> Probe:
     """Gates that are all open. A state that is replaced keeps its place, as a masked word does: over states
     of a tokenised text there is a baseline for each place."""
-    first = train.some_states()
-    causal = first.reader is not None
+    causal = train.subject.task.reader(train.batch) is not None
     by_place = over == "states" and train.subject.tokenizer is not None
     places = train.longest - (not causal) if by_place else 0
     with seeded(settings.seed):
-        probe = Probe(rows, train.widths, settings.hidden, places, causal)
-    probe.to(train.subject.device)
-    probe.fit_statistics(first.states, first.usual, first.reader)
-    begun = {edit: first.first_baseline(edit) for edit in dict.fromkeys(row.edit for row in rows)}
-    with torch.no_grad():
-        for baseline, row in zip(probe.baselines, rows, strict=True):
-            baseline.copy_(begun[row.edit])
-        for i, table in probe.places.items():
-            table.copy_(first.place_means(rows[int(i)].edit, len(table)))
-    return probe
+        return Probe(rows, train.widths, settings.hidden, places, causal)
 
 
 def _copied(lens: DiffMask, rows: Sequence[MaskRow]) -> Probe:

@@ -19,6 +19,7 @@ from ..errors import TrainingError
 from ..model.masking import edited_run
 from ..model.subject import Subject
 from ..records.layers import site_name
+from .first_states import first_states
 from .gates import HardConcrete
 from .judging import judge
 from .networks import MaskRow, Masks, Over, hidden_units, seeded
@@ -165,7 +166,7 @@ def fit_published(
     with seeded(settings.seed):
         probe = PublishedProbe(rows, texts.widths, votes=over == "inputs", hidden=settings.hidden)
     probe.to(subject.device)
-    states = texts.some_states()
+    states = first_states(texts)
     with torch.no_grad():
         for site, baseline in probe.baselines.items():
             baseline.copy_(states.first_baseline(int(site)))

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..attribution import Text
 from ..model.batch import Batch, moved
-from ..model.masking import edited_run
 from ..model.subject import Run, Subject
 from ..progress import track
 
@@ -19,10 +18,6 @@ CHUNK = {"cpu": 64, "cuda": 512}
 """texts of one forward pass without gradients"""
 CHUNK_TOKENS = {"cpu": 8_192, "cuda": 32_768}
 """and how many tokens at most"""
-FIRST = 256
-"""texts from which statistics of states are taken"""
-COMMON, TRIED = 32, 64
-"""how many tokens are tried as a first baseline, and on how many texts"""
 
 
 class Drawn(NamedTuple):
@@ -54,75 +49,6 @@ class States(dict[int, Tensor]):
     def __missing__(self, site: int) -> Tensor:
         self[site] = self._read(site)
         return self[site]
-
-
-class FirstStates(NamedTuple):
-    """States of the first texts: where a probe begins."""
-
-    subject: Subject
-    batch: Batch
-    output: Tensor
-    removable: Tensor
-    """(texts, tokens) bool: what a mask may drop"""
-    states: States
-    """(texts, tokens, width) each"""
-    reader: Tensor | None
-    """(texts,): where the next token is read, for a causal model"""
-
-    @property
-    def usual(self) -> Tensor:
-        """The tokens that count, (texts, tokens) bool. A causal model has states of huge norm at the first
-        place, which would drown all others: it is left out there."""
-        later = self.removable.clone()
-        later[:, 0] = False
-        return later if self.reader is not None and bool(later.any()) else self.removable
-
-    def tokens(self, site: int) -> Tensor:
-        """(tokens, width)"""
-        return self.states[site][self.usual].float()
-
-    def spread(self, site: int) -> float:
-        """The standard deviation of the states at a site, over all tokens and dimensions."""
-        return float(self.tokens(site).std(0).square().mean().sqrt())
-
-    def first_baseline(self, site: int) -> Tensor:
-        """What a baseline begins with: at the words of a model with a mask token its embedding, at those of a
-        causal language model the common token that harms least, else the mean state: (width,)."""
-        if site != self.subject.sites[0]:
-            return self.tokens(site).mean(0)
-        mask = getattr(self.subject.tokenizer, "mask_token_id", None)
-        if mask is not None:
-            return self.subject.points[site].module(torch.tensor([[mask]], device=self.subject.device))[0, 0]
-        return self.tokens(site).mean(0) if self.reader is None else self._least_harm(site)
-
-    def _least_harm(self, site: int) -> Tensor:
-        """Of the mean and the COMMON commonest tokens, the one under which the output moves least if half of
-        the tokens of TRIED texts are dropped. A causal model has never read a mean of words, and that harms
-        several times as much as some real words do."""
-        batch, state = self.batch.take(range(min(TRIED, len(self.batch)))), self.states[site][:TRIED]
-        drawn = torch.rand(state.shape[:2], generator=torch.Generator().manual_seed(0)) < 0.5
-        keep, tried = moved(drawn, state.device), self._candidates(site)
-        with torch.no_grad():
-            outputs = (edited_run(self.subject, batch, site, state, keep, one) for one in tried)
-            moves = [self.subject.task.divergence(self.output[:TRIED], one).mean() for one in outputs]
-        return tried[int(torch.stack(moves).argmin())]
-
-    def _candidates(self, site: int) -> Tensor:
-        """(candidates, width)"""
-        tokens = self.tokens(site)
-        kinds, counts = tokens.unique(dim=0, return_counts=True)
-        commonest = counts.argsort(descending=True, stable=True)[:COMMON]
-        return torch.cat([tokens.mean(0, keepdim=True), kinds[commonest]])
-
-    def place_means(self, site: int, places: int) -> Tensor:
-        """How the mean state of each place, from the second on (in a causal model from the first), differs
-        from that of all; 0 where none was: (places, width)."""
-        start = 1 if self.reader is None else 0
-        inside = self.removable[:, start:]
-        count = inside.sum(0)[:, None]  # (tokens, 1)
-        total = (self.states[site][:, start:].float() * inside[..., None]).sum(0)
-        found = torch.where(count > 0, total / count.clamp(min=1) - self.tokens(site).mean(0), 0.0)
-        return torch.cat([found, found.new_zeros(max(0, places - len(found)), found.shape[1])])[:places]
 
 
 class FrozenTexts:
@@ -174,13 +100,6 @@ class FrozenTexts:
         output = keeps.output[moved(torch.tensor(rows), keeps.output.device)]
         return Drawn(batch, output, lambda site, some: keeps.states[site][place[some]], *masks)
 
-    def some_states(self) -> FirstStates:
-        """The states of up to FIRST texts."""
-        drawn = self.draw(list(range(min(FIRST, len(self)))))
-        return FirstStates(
-            self.subject, drawn.batch, drawn.output, drawn.removable, drawn.states(), drawn.reader
-        )
-
     def _places(self, rows: Sequence[int], width: int) -> Tensor:
         """Where the states of these rows are kept: (rows, width); padding is at the end of all."""
         ends, column = self._columns.cumsum(0), torch.arange(width)
@@ -189,16 +108,7 @@ class FrozenTexts:
 
     def chunks(self) -> Iterator[list[int]]:
         """All rows in order of length, as many at a time as one forward pass takes."""
-        kind = self.subject.device.type
-        size, room = CHUNK.get(kind, CHUNK["cpu"]), CHUNK_TOKENS.get(kind, CHUNK_TOKENS["cpu"])
-        chunk: list[int] = []
-        for row in self.lengths.argsort(stable=True).tolist():
-            if chunk and (len(chunk) == size or (len(chunk) + 1) * int(self.lengths[row]) > room):
-                yield chunk
-                chunk = []
-            chunk.append(row)
-        if chunk:
-            yield chunk
+        return in_chunks(self.lengths, self.subject.device.type)
 
     def _batch(self, rows: Sequence[int]) -> Batch:
         return self.batch.take(rows).first_columns(int(self._columns[list(rows)].max()))
@@ -224,3 +134,16 @@ class FrozenTexts:
                 found.states[site][place[inside].to(state.device)] = state[inside.to(state.device)]
         assert found is not None
         return found
+
+
+def in_chunks(lengths: Tensor, device: str) -> Iterator[list[int]]:
+    """Numbers of texts in order of length (texts,), as many at a time as one forward pass takes."""
+    size, room = CHUNK.get(device, CHUNK["cpu"]), CHUNK_TOKENS.get(device, CHUNK_TOKENS["cpu"])
+    chunk: list[int] = []
+    for row in lengths.argsort(stable=True).tolist():
+        if chunk and (len(chunk) == size or (len(chunk) + 1) * int(lengths[row]) > room):
+            yield chunk
+            chunk = []
+        chunk.append(row)
+    if chunk:
+        yield chunk

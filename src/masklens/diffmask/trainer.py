@@ -28,6 +28,7 @@ from ..errors import TrainingError, check_seed
 from ..files import FileModel, parse, whole
 from ..progress import showing, stage
 from ..records.layers import site_name
+from .first_states import first_states
 from .judging import Judged
 from .multipliers import Offsets, Prices
 from .networks import MaskRow
@@ -159,6 +160,7 @@ class Training:
     def run(self, show_progress: bool = False) -> None:
         """Train to the last step."""
         steps = self.settings.steps
+        self._agree()
         with (
             showing(show_progress and is_main()),
             stage("fitting", steps, self.step) as update,
@@ -305,7 +307,7 @@ class Training:
 
 def _optimizer(objective: LensObjective, settings: Settings) -> torch.optim.Optimizer:
     """Adam; the baselines' rates are in units of the spread of the states they stand for."""
-    probe, first = objective.probe, objective.train.some_states()
+    probe, first = objective.probe, first_states(objective.train)
     groups = [{"params": list(probe.gates.parameters()), "peak": settings.lr}]
     for i, row in enumerate(probe.rows):
         learned = [probe.baselines[i], *([probe.places[str(i)]] if str(i) in probe.places else [])]

@@ -24,13 +24,11 @@ from ..model.subject import Subject, as_subject
 from ..progress import showing, stage, step
 from ..records.layers import as_site
 from ..tasks.base import Task, per_text
-from ..tasks.lm import CausalLM, Seq2SeqLM
 from .registry import Method, Request, find
+from .usual import usual_method
 
 T = TypeVar("T")
 
-USUAL, NEXT_TOKEN = "integrated_gradients", "gradient"
-"""the methods that are used where none is named: in general, and for the next token of a language model"""
 TOKENISED = 1024
 """texts that are tokenised together"""
 WINDOWS_AT_ONCE = 32
@@ -95,12 +93,6 @@ def explain(
             update(advance=len(rows))
         heard.remember(subject, targets)
     return Explanations((a for a in results if a is not None), time.perf_counter() - start)
-
-
-def usual_method(subject: Subject) -> str:
-    """The method where none is named. Integrated gradients rarely add up for the next token of a language
-    model, and take 50 backward passes."""
-    return NEXT_TOKEN if isinstance(subject.task, CausalLM | Seq2SeqLM) else USUAL
 
 
 def _noted(attribution: Attribution, note: dict[str, Any]) -> Attribution:

@@ -23,6 +23,7 @@ from .explain import chosen_sites, finite_scores, run_method, shown_settings
 from .logit_lens import layer_outputs, settled_at
 from .registry import Method, Request, check_count, find
 from .steps import Dialogue, Step, check_target, plan_steps
+from .usual import NEXT_TOKEN
 
 RUNNERS_UP = 5
 TRIED = 8
@@ -36,7 +37,7 @@ STEPS_AT_ONCE = 16
 def explain_generation(
     subject: Any,
     prompt: str | Messages,
-    method: str = "gradient",
+    method: str = NEXT_TOKEN,
     max_new_tokens: int = 64,
     continuation: str | None = None,
     units: Any = "tokens",

@@ -53,7 +53,7 @@ def _load(
 
     if gguf_file:
         everywhere["gguf_file"] = gguf_file
-        loader = "AutoModelForCausalLM"
+        loader = LANGUAGE_MODELS[0]
     else:
         options["use_safetensors"] = True
         loader = _loader(transformers.AutoConfig.from_pretrained(path, **everywhere), path)
@@ -107,6 +107,24 @@ def _check_weights(model: nn.Module, info: Mapping[str, Any], path: Any) -> None
 
 _WHERE = ("revision", "subfolder", "token", "cache_dir", "local_files_only")
 """options that say where files come from; config, model and tokenizer get them"""
+
+
+LANGUAGE_MODELS = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM")
+
+
+def loader_of(path: str | os.PathLike[str], trust_remote_code: bool = False) -> str:
+    """The class of transformers that loads a model: one of `LANGUAGE_MODELS`, or another."""
+    import transformers
+
+    path, gguf_file = gguf_place(path)
+    check_place(path, gguf_file)
+    if gguf_file:
+        return LANGUAGE_MODELS[0]
+    try:
+        config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise not_loaded(path, error) from error
+    return _loader(config, path)
 
 
 def _loader(config: Any, path: Any) -> str:

@@ -20,6 +20,7 @@ from ..errors import MasklensError, MethodError
 from ..evaluation.verify import Verifier
 from ..methods.explain import explain
 from ..methods.generation import explain_generation
+from ..methods.usual import USUAL, usual_method
 from ..methods.ways import Way, ways
 from ..model.subject import Subject
 from ..model.tap import watch
@@ -229,14 +230,14 @@ def foreign(headers: Mapping[str, str], hosts: set[str]) -> str | None:
 
 def about(subject: Subject, choices: Mapping[str, Way]) -> dict[str, Any]:
     """The facts about the model that the page needs."""
-    task, answers = subject.task, isinstance(subject.task, CausalLM)
+    task, answers, usual = subject.task, isinstance(subject.task, CausalLM), usual_method(subject)
     return {
         "methods": [
             {
                 "name": name,
                 "summary": way.method.summary,
                 "cost": way.cost,
-                "chosen": name == "gradient" if answers else way.chosen,
+                "chosen": way.chosen if usual == USUAL else name == usual,
             }
             for name, way in choices.items()
         ],
