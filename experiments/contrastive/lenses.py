@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from masklens import Attribution, DiffMask, Subject
 from masklens.bootstrap import interval
 from masklens.diffmask.judging import masked_outputs
+from masklens.diffmask.networks import THRESHOLD
 from masklens.diffmask.texts import FrozenTexts
 
 from ..labelled import read_test, read_train
@@ -30,7 +32,6 @@ TRAIN, VALIDATION = 1000, 100
 """prompts to fit on, of which some are set aside to calibrate on"""
 MARGIN = 0.1
 EVERY = 10**6
-KEPT = 0.5
 QUESTIONS = {
     "reviews": ("sst2", "Review: {}\nIs this review positive or negative? It is"),
     "news": ("agnews", "News: {}\nThe topic (World, Sports, Business or Technology) is"),
@@ -142,13 +143,20 @@ def at_random(lens: DiffMask, texts: Sequence[str], seed: int) -> list[float]:
     generator, moves = torch.Generator().manual_seed(seed), []
     for rows in frozen.chunks():
         drawn = frozen.draw(rows)
-        kept = (lens.keep(drawn.states(), drawn.reader) > KEPT) & drawn.removable  # (sites, texts, tokens)
-        noise = torch.rand(kept.shape, generator=generator).to(kept.device)
-        order = noise.masked_fill(~drawn.removable, 2).argsort(-1).argsort(-1)
-        as_many = order < kept.sum(-1, keepdim=True)
-        outputs = masked_outputs(lens.probe, frozen, drawn, dict(enumerate(as_many)))
+        kept = (
+            lens.keep(drawn.states(), drawn.reader) > THRESHOLD
+        ) & drawn.removable  # (sites, texts, tokens)
+        others = as_many(kept, drawn.removable, generator)
+        outputs = masked_outputs(lens.probe, frozen, drawn, dict(enumerate(others)))
         moves.append(torch.stack([lens.subject.task.divergence(drawn.output, one) for one in outputs]))
     return torch.cat(moves, dim=1).mean(1).tolist()
+
+
+def as_many(kept: Tensor, removable: Tensor, generator: torch.Generator) -> Tensor:
+    """Masks that keep as many of the removable tokens as these (..., tokens), drawn at random."""
+    noise = torch.rand(kept.shape, generator=generator).to(kept.device)
+    order = noise.masked_fill(~removable, 2).argsort(-1).argsort(-1)
+    return order < kept.sum(-1, keepdim=True)
 
 
 def on_evidence(prompts: Sequence[Prompt], made: Sequence[Attribution]) -> Found:
@@ -159,7 +167,7 @@ def on_evidence(prompts: Sequence[Prompt], made: Sequence[Attribution]) -> Found
         evidence, counted = evidence_tokens(prompt, one), ~np.array(one.special)
         other = counted & ~evidence
         if evidence.any() and other.any():
-            kept = one.scores > KEPT  # (sites, tokens)
+            kept = one.scores > THRESHOLD  # (sites, tokens)
             shares.append([kept[:, evidence].mean(1), kept[:, other].mean(1)])
             ranks.append(alignment(one.scores, evidence, counted)[0])
     evidence_kept, other_kept = np.array(shares).swapaxes(0, 1)  # (prompts, sites) each

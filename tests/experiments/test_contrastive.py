@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from experiments.contrastive import experiment, lenses
 from experiments.contrastive.prompts import Prompt, alignment, evidence_tokens, read_prompts
 
@@ -163,7 +164,15 @@ def test_a_run_with_lenses_has_a_table_for_each(tmp_path, monkeypatch):
 
 
 def test_at_random_as_many_tokens_go_but_others():
-    """A lens that keeps all moves nothing; one that drops all moves as far at random."""
+    draw = torch.Generator().manual_seed(0)
+    removable = torch.rand(50, 9, generator=draw) < 0.7
+    kept = (torch.rand(2, 50, 9, generator=draw) < 0.5) & removable
+    drawn = lenses.as_many(kept, removable, draw)
+    assert torch.equal(drawn.sum(-1), kept.sum(-1)) and not (drawn & ~removable).any()
+    assert 0.1 < float((drawn != kept).float().mean()) < 0.5  # 0.32 of all tokens on average
+
+
+def test_at_random_a_lens_that_keeps_all_moves_nothing_and_one_that_drops_all_moves_as_far():
     subject = tiny.subject("gpt2", "causal")
     texts = [f"the plot is {word}" for word in ("dull and", "fast", "funny and highly enjoyable")]
     with pytest.warns(UserWarning):
