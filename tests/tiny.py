@@ -277,6 +277,16 @@ LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "falcon_mamba": _MAMBA,
     "gemma2": _DECODER_SIZES,
     "gemma3_text": _DECODER_SIZES,
+    "gemma3n_text": _DECODER_SIZES
+    | dict(
+        laurel_rank=4,
+        vocab_size_per_layer_input=100,
+        hidden_size_per_layer_input=8,
+        num_kv_shared_layers=0,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        activation_sparsity_pattern=[0.0, 0.0, 0.0],
+        intermediate_size=[32] * 3,
+    ),
     "glm4": _DECODER_SIZES,
     "gpt_bigcode": _OLD,
     "gpt_neo": dict(
@@ -325,6 +335,15 @@ LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "starcoder2": _DECODER_SIZES,
     "xglm": dict(d_model=16, ffn_dim=32, num_layers=3, attention_heads=2, max_position_embeddings=64),
     "xlstm": dict(hidden_size=16, num_hidden_layers=3, num_heads=2),
+    "zamba2": _DECODER_SIZES
+    | dict(
+        mamba_d_state=8,
+        n_mamba_heads=4,
+        mamba_headdim=8,
+        layers_block_type=["mamba", "hybrid", "mamba"],
+        hybrid_layer_ids=[1],
+        num_mem_blocks=1,
+    ),
     "bigbird_pegasus": _BART | dict(attention_type="original_full"),
     "blenderbot": _BART,
     "fsmt": _BART | dict(src_vocab_size=100, tgt_vocab_size=100, langs=["en", "de"]),

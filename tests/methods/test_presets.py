@@ -9,6 +9,7 @@ from tests.methods.tiny_models import TEXTS
 from masklens.methods.gradient import grad_x_input, integrated_gradients
 from masklens.methods.perturbation import occlusion
 from masklens.methods.presets import (
+    _sum_beyond_rounding,
     allennlp_integrated,
     allennlp_simple,
     allennlp_smooth,
@@ -45,6 +46,13 @@ def test_allennlp_integrated(ask, subject):
     expected = shares((state * mean).sum(-1))
     scores = allennlp_integrated(ask((0,)))[2, 0, : len(state)]
     torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_gradient_that_is_not_a_number_is_no_zero():
+    """The gradient at a zero embedding, where the integral begins, is not finite in some language models."""
+    values = torch.tensor([[float("nan"), 1.0], [1.0, -1.0], [2.0, 1.0]])
+    found = _sum_beyond_rounding(values)
+    assert found[0].isnan() and found[1:].tolist() == [0, 3]
 
 
 def test_allennlp_smooth(ask, subject):

@@ -34,9 +34,10 @@ def _shares(request: Request, values: Callable[[int], Tensor]) -> Tensor:
 
 
 def _sum_beyond_rounding(values: Tensor) -> Tensor:
-    """The sum over features, or 0 where it is no larger than the rounding error of terms that cancel out."""
+    """The sum over features, or 0 where it is no larger than the rounding error of terms that cancel out.
+    What is not finite stays so, and is refused later."""
     total = values.sum(-1)
-    return torch.where(total.abs() > 1e-4 * values.abs().sum(-1), total, 0.0)
+    return torch.where(total.abs() <= 1e-4 * values.abs().sum(-1), 0.0, total)
 
 
 @register(

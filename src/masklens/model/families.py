@@ -80,6 +80,11 @@ FAMILIES: dict[str, Family] = {
         Family(refused="it pads every text to whole windows of its attention before the first block"),
     ),
     "reformer": Family(refused="its reversible blocks hide their states from autograd"),
+    **dict.fromkeys(
+        ("gemma3n", "gemma3n_text"), Family(refused="its blocks work on four versions of the text's states")
+    ),
+    # The longest list of like modules is that of the adapters of its shared block.
+    **dict.fromkeys(("zamba", "zamba2"), Family(blocks="layers")),
     **dict.fromkeys(("convbert", "fnet", "nystromformer", "yoso"), Family(alone=True)),
     # T5 never calls the module that it reports as its input embeddings; its stacks call copies of it.
     **dict.fromkeys(("t5", "mt5", "umt5", "longt5"), Family(embeddings="encoder.embed_tokens")),
