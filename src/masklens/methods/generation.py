@@ -46,6 +46,7 @@ def explain_generation(
     baselines: Any = None,
     seed: int = 0,
     method_options: Mapping[str, Any] | None = None,
+    template_options: Mapping[str, Any] | None = None,
     **generation_options: Any,
 ) -> Generation:
     """Let a causal language model answer, and explain every token of its answer.
@@ -55,7 +56,8 @@ def explain_generation(
         made.steps, made.scores.shape
 
     Args:
-        prompt: a string, or messages with "role" and "content", for the tokenizer's chat template.
+        prompt: a string, or messages with "role" and "content", for the tokenizer's chat template. Where the
+            last message is one of the assistant, it is the beginning of the answer.
         continuation: the answer to explain, instead of one that the model generates.
         units: the parts that are scored and removed as a whole: "tokens", "words", "sentences", "turns", or
             spans of the prompt, as strings or as (start, end) characters.
@@ -64,6 +66,7 @@ def explain_generation(
             model says A rather than B, where A is in the answer.
         sites, baselines, seed: as in `explain`.
         method_options: the options of the method, by name.
+        template_options: options of the chat template, such as enable_thinking, tools or documents.
         generation_options: options of the model's own `generate`, such as do_sample; the default is greedy.
     """
     subject, chosen = as_subject(subject), find(method)
@@ -80,17 +83,16 @@ def explain_generation(
     check_units(units, turns=not isinstance(prompt, str))
     check_target(target)
     where = chosen_sites(subject, chosen, sites, options.get("lens"))
-    asked = read_prompt(subject, prompt)
+    asked = read_prompt(subject, prompt, template_options)
     units = find_spans(asked.text, units)
     answer = _answer_ids(subject, asked, max_new_tokens, continuation, seed, generation_options)
     dialogue = _dialogue(subject, asked, answer)
     settings = {"seed": seed, "baselines": baselines, **options}
     work = _Work(subject, chosen, where, settings, dialogue, units)
     made = work.record(plan_steps(subject, dialogue, target))
-    if continuation is not None:
-        return made
-    how = {"do_sample": False, **generation_options, "max_new_tokens": max_new_tokens}
-    how = {**_own_options(subject, bool(how["do_sample"])), **how}
+    how = {"template_options": template_options or None}
+    if continuation is None:
+        how |= _how_generated(subject, max_new_tokens, generation_options)
     return replace(made, settings={**made.settings, **shown_settings(how)})
 
 
@@ -115,6 +117,12 @@ def check_generation(
             f"num_return_sequences is {several!r}; one answer is explained at a time: leave it out, and give "
             f"another seed= for another answer"
         )
+
+
+def _how_generated(subject: Subject, max_new_tokens: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """All options that shaped an answer, for the record."""
+    how = {"do_sample": False, **options, "max_new_tokens": max_new_tokens}
+    return {**_own_options(subject, bool(how["do_sample"])), **how}
 
 
 def _own_options(subject: Subject, sampled: bool) -> dict[str, Any]:
