@@ -16,7 +16,7 @@ from ..model.batch import Batch, check_unicode
 from ..model.prompt import Messages, Prompt, beginnings, read_prompt
 from ..model.subject import Subject, as_subject
 from ..records.generation import Generation, Guess
-from ..records.units import Layout, check_units, find_spans, unit_groups
+from ..records.units import Layout, check_removable, check_units, find_spans, unit_groups
 from ..tasks.lm import CausalLM, Continuation
 from ..words import Span, word_span
 from .explain import chosen_sites, finite_scores, run_method, shown_settings
@@ -85,6 +85,7 @@ def explain_generation(
     where = chosen_sites(subject, chosen, sites, options.get("lens"))
     asked = read_prompt(subject, prompt, template_options)
     units = find_spans(asked.text, units)
+    check_removable(Layout(asked.text, (), asked.offsets, asked.special, asked.turns), units)
     answer = _answer_ids(subject, asked, max_new_tokens, continuation, seed, generation_options)
     dialogue = _dialogue(subject, asked, answer)
     settings = {"seed": seed, "baselines": baselines, **options}
@@ -181,7 +182,12 @@ def generate(
         try:
             made = model.generate(given, attention_mask=torch.ones_like(given), **settings)
         except (ValueError, TypeError) as error:
-            raise MethodError(f"the model's generate does not take these options: {error}") from error
+            if options:
+                names = ", ".join(options)
+                raise MethodError(f"the model's generate, called with {names}, says: {error}") from error
+            raise ModelError(
+                f"{type(model).__name__} cannot generate: {error}; give the answer as continuation="
+            ) from error
     found = getattr(made, "sequences", made)[0, len(ids) :].tolist()
     if not found:
         raise TextError("the model gave no answer to this prompt; give one as continuation=")
@@ -200,17 +206,17 @@ def _dialogue(subject: Subject, prompt: Prompt, answer: Sequence[int]) -> Dialog
         (*prompt.special, *(token in marks for token in answer)),
         prompt.turns,
     )
-    return Dialogue(whole, len(prompt.ids), _names(tokenizer, whole), text)
+    return Dialogue(whole, len(prompt.ids), _names(tokenizer, whole, len(prompt.ids)), text)
 
 
-def _names(tokenizer: Any, whole: Prompt) -> tuple[str, ...]:
-    """The tokenizer's names of tokens. One that ends inside a character has no text: it is called \ufffd."""
+def _names(tokenizer: Any, whole: Prompt, start: int) -> tuple[str, ...]:
+    """The tokenizer's names of tokens. A token of the answer that holds a part of a character is named by its
+    text: the last part by the character, the others \ufffd."""
     names = tokenizer.convert_ids_to_tokens(list(whole.ids))
-    read = [
-        tokenizer.decode([i]) if start == end else ""
-        for i, (start, end) in zip(whole.ids, whole.offsets, strict=True)
-    ]
-    return tuple("\ufffd" if "\ufffd" in text else name for name, text in zip(names, read, strict=True))
+    for i in range(start, len(names)):
+        if "\ufffd" in tokenizer.decode([whole.ids[i]]):
+            names[i] = whole.text[slice(*whole.offsets[i])] or "\ufffd"
+    return tuple(names)
 
 
 def written(tokenizer: Any, before: Sequence[int], ids: Sequence[int]) -> tuple[str, list[Span]]:
