@@ -270,6 +270,7 @@ class _Work:
             pieces=tuple(step.piece for step in steps),
             places=tuple(step.place for step in steps),
             targets=tuple(tuple(step.target.ids) for step in steps),
+            rather_than=tuple(step.target.other for step in steps),
             ends=tuple(max(end for _, end in whole.offsets[: step.place]) for step in steps),
             sites=self.sites,
             scores=merged(scores, groups, self.method.merge),
@@ -352,10 +353,13 @@ class _Work:
         }
 
     def _guesses(self, step: Step, output: Tensor) -> tuple[float, tuple[Guess, ...]]:
-        """The probability of a step, and the likeliest other tokens at its first token."""
+        """The probability of a step, and the likeliest other tokens at its first token. The probability of "A
+        rather than B" is that of A among the two."""
         chosen = F.log_softmax(output.float(), -1)  # (tokens, vocabulary)
         ids = torch.tensor(step.target.ids, device=chosen.device)
-        probability = float(chosen[torch.arange(len(ids)), ids].sum().exp())
+        value = chosen[torch.arange(len(ids)), ids].sum()
+        other = step.target.other
+        probability = float(value.exp() if other is None else (value - chosen[0, other]).sigmoid())
         best = chosen[0].topk(RUNNERS_UP + 1)
         pairs = zip(best.indices.tolist(), best.values.exp().tolist(), strict=True)
         others = [(i, p) for i, p in pairs if i != step.target.ids[0]][:RUNNERS_UP]
