@@ -98,10 +98,44 @@ def test_a_given_answer_and_a_target(model):
     assert row["answer"] == " dull and" and row["steps"] == [" dull"]
 
 
+def test_one_token_rather_than_another(model):
+    common = ("--model", model, "--generate", "the plot is", "--continuation", " dull and", "--json")
+    (row,) = json.loads(call(*common, "--target", "dull", "--rather-than", "red").stdout)
+    assert row["steps"] == [" dull rather than  red"]
+    subject = ml.Subject.from_pretrained(model)
+    made = ml.explain_generation(
+        subject, "the plot is", sites="all", continuation=" dull and", target=("dull", "red")
+    )
+    np.testing.assert_allclose(row["scores"], made.scores, atol=1e-6)
+    assert row["rather_than"] == list(made.rather_than)
+    assert row["verification"][0]["probability_before"] == pytest.approx(made.probabilities[0], abs=1e-5)
+
+
+def test_options_of_generate(model):
+    common = ("--model", model, "--generate", "the plot is", "--max-new-tokens", 3, "--json", "--no-verify")
+    options = ("--generation-option", "do_sample=true", "--generation-option", "temperature=0.5")
+    (row,) = json.loads(call(*common, *options).stdout)
+    assert row["settings"]["do_sample"] is True and row["settings"]["temperature"] == 0.5
+    wrong = call(*common, "--generation-option", "bananas=3")
+    assert wrong.exit_code == 2 and "called with bananas, says" in wrong.stderr
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         (["a", "--units", "words"], "--generate"),
+        (["a", "--rather-than", "b"], "--rather-than needs --generate or --chat"),
+        (["a", "--generation-option", "top_k=3"], "--generation-option needs --generate or --chat"),
+        (["a", "--generate", "--rather-than", "b"], "--rather-than needs --target"),
+        (["a", "--generate", "--generation-option", "top_k"], "write --generation-option NAME=VALUE"),
+        (
+            ["a", "--generate", "--generation-option", "seed=3"],
+            "seed is an option of masklens, not",
+        ),
+        (
+            ["a", "--generate", "--generation-option", "top_k=3", "--continuation", "b"],
+            "--generation-option needs an answer without --continuation",
+        ),
         (["a", "--continuation", "b"], "--generate"),
         (["a", "--max-new-tokens", "3"], "--max-new-tokens needs --generate or --chat"),
         (["a", "--generate", "--max-new-tokens", "3", "--continuation", "b"], "without --continuation"),

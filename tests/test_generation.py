@@ -74,6 +74,9 @@ def test_attributions_are_saved_as_before(tmp_path, made):
         ("verification", [{"site": 0}] * 4),
         ("verification", [None] * 4),
         ("steps", []),
+        ("rather_than", [None]),
+        ("rather_than", [-1] * 4),
+        ("rather_than", ["red"] * 4),
         ("merge", "product"),
         ("sites", [-1]),
         ("answer", "\ud800"),
@@ -84,6 +87,27 @@ def test_a_file_that_was_tampered_with_is_refused(tmp_path, made, field, value):
     path.write_text(json.dumps([{**row(made), field: value}]))
     with pytest.raises(FileError, match=r"row 1 of .* cannot be used"):
         ml.load(path)
+
+
+def test_a_pair_in_a_file(tmp_path, subject):
+    """The second token of "A rather than B" is read back; one that compares nothing is refused."""
+    made = ml.explain_generation(
+        subject, "the plot is", "grad_x_input", continuation=" the red car", target=("red", "dull")
+    )
+    for name in ("a.json", "a.parquet"):
+        (back,) = ml.load(ml.save(made, tmp_path / name))
+        assert back == made and back.rather_than == made.rather_than != (None,)
+    (own,) = made.targets[0]
+    for changed in ({"rather_than": [own]}, {"targets": [[own, own]]}):
+        (tmp_path / "b.json").write_text(json.dumps([{**row(made), **changed}]))
+        with pytest.raises(FileError, match="compares one token with another"):
+            ml.load(tmp_path / "b.json")
+
+
+def test_a_pair_is_shown_by_its_name(subject, made):
+    pair = replace(made, rather_than=(0, None, None, None), pieces=("A rather than B", *made.pieces[1:]))
+    assert pair.likeliest(0) == pair.step(0).prediction == "A rather than B"
+    assert pair.likeliest(1) == made.likeliest(1) and "rather_than" not in repr(pair)
 
 
 def test_a_file_without_a_field_is_refused(tmp_path, made):

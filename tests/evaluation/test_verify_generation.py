@@ -10,7 +10,7 @@ import torch
 
 import masklens as ml
 import tiny
-from masklens.errors import MethodError
+from masklens.errors import MethodError, SiteError
 
 PROMPT = "the plot is dull . and the acting is worse , but who"
 
@@ -95,6 +95,74 @@ def test_a_step_is_verified_as_its_text_would_be(family, keep, prompt):
         assert (proof.verdict, proof.needed, proof.removed) == (alone.verdict, alone.needed, alone.removed)
         assert proof.divergence == pytest.approx(alone.divergence, abs=1e-4)
         assert proof.p_value == alone.p_value and proof.random_needed == alone.random_needed
+
+
+@pytest.mark.parametrize("other", ["dull", "plot", "Paris"])
+def test_a_rather_than_b_is_verified_among_the_two_by_hand(other):
+    """The units that stay are read for the difference of the two tokens alone."""
+    subject = tiny.subject("gpt2", "causal")
+    made = ml.explain_generation(
+        subject, PROMPT, "grad_x_input", continuation=" the red car", target=("red", other)
+    )
+    a, b = made.targets[0][0], made.rather_than[0]
+    assert b == subject.tokenizer(f" {other}", add_special_tokens=False)["input_ids"][0]
+    (proof,) = ml.verify_generation(subject, made, keep=0.5)
+    ids = torch.tensor([made.ids[: made.places[0]]])
+    gone = torch.tensor([unit in proof.removed for unit in range(ids.shape[1])])
+    filled = ids.masked_fill(gone, subject.tokenizer.unk_token_id)
+    with torch.no_grad():
+        whole, left = (
+            subject.module(some, attention_mask=mask.long()[None]).logits[0, -1, [a, b]].softmax(-1)
+            for some, mask in ((ids, torch.ones_like(gone)), (filled, ~gone))
+        )
+    assert proof.probability_before == pytest.approx(float(whole[0]), abs=1e-5)
+    assert proof.probability_before == pytest.approx(made.probabilities[0], abs=1e-5)
+    assert proof.probability_after == pytest.approx(float(left[0]), abs=1e-5)
+    assert proof.divergence == pytest.approx(float((whole * (whole / left).log()).sum()), abs=1e-5)
+    assert proof.prediction_kept is bool(whole.argmax() == left.argmax())
+
+
+def test_the_verdict_on_a_rather_than_b_is_about_both(bigram):
+    """The last token of the prompt decides; of two tokens that are never said the same one stays ahead."""
+    made = ml.explain_generation(
+        bigram, PROMPT, "grad_x_input", continuation=" the red car", target=("red", "dull")
+    )
+    (proof,) = ml.verify_generation(bigram, pointing(made, 1))
+    assert proof.needed <= 1 and proof.prediction_kept and proof.divergence <= 0.1
+    (wrong,) = ml.verify_generation(bigram, pointing(made, -1))
+    assert wrong.verdict == "not sufficient" and wrong.p_value > 0.5 > proof.p_value
+    swapped = replace(made, targets=((made.rather_than[0],),), rather_than=made.targets[0])
+    (turned,) = ml.verify_generation(bigram, pointing(swapped, 1))
+    assert turned.probability_before == pytest.approx(1 - proof.probability_before, abs=1e-5)
+    assert turned.divergence == pytest.approx(proof.divergence, abs=1e-5)
+
+
+def test_a_layer_by_its_name(bigram):
+    made = ml.explain_generation(bigram, PROMPT, "grad_x_input", max_new_tokens=2, sites="all")
+    named = ml.verify_generation(bigram, made, site="block 3", keep=0.5)
+    assert named == ml.verify_generation(bigram, made, site=4, keep=0.5) and named[0].site == 4
+    text = ml.explain(bigram, [PROMPT], "grad_x_input", sites="all")
+    assert ml.verify(bigram, text, site="block 2", keep=0.5)[0].site == 3
+    with pytest.raises(SiteError, match="no scores at block 9"):
+        ml.verify_generation(bigram, made, site="block 9")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda s, g: ml.verify(s, g), "to verify_generation"),
+        (lambda s, g: ml.verify(s, [g]), "to verify_generation"),
+        (lambda s, g: ml.verify(s, g.step(0)), r"give \[attribution\]"),
+        (lambda s, g: ml.verify_generation(s, [g]), "call it for each answer"),
+        (lambda s, g: ml.verify_generation(s, g.step(0)), r"verify\(subject, attributions\)"),
+        (lambda s, g: ml.verify_generation(s, g.attributions()), r"verify\(subject, attributions\)"),
+        (lambda s, g: ml.evaluate(s, g), "explained texts"),
+        (lambda s, g: ml.evaluate(s, [g]), "explained texts"),
+    ],
+)
+def test_records_of_the_other_kind(bigram, call, said):
+    with pytest.raises(MethodError, match=said):
+        call(bigram, explained(bigram))
 
 
 @pytest.mark.parametrize("keep", [-0.1, 1.5])

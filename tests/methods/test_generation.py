@@ -209,7 +209,7 @@ def test_a_rather_than_b(subject):
         ({"max_new_tokens": 1000}, TextError, "lower max_new_tokens"),
         ({"continuation": ""}, TargetError, "no tokens"),
         ({"continuation": "a", "do_sample": True}, MethodError, "do_sample"),
-        ({"bananas": 3}, MethodError, "bananas"),
+        ({"bananas": 3}, MethodError, "generate, called with bananas, says: "),
         ({"method_options": {"bananas": 3}}, MethodError, "bananas"),
         ({"method": "occlusion", "units": "words", "method_options": {"window": 2}}, MethodError, "window"),
     ],
@@ -247,6 +247,52 @@ def test_mistakes_are_said_before_the_model_works(subject, monkeypatch, more, sa
     monkeypatch.setattr(type(subject.module), "forward", lambda *a, **k: pytest.fail("the model is run"))
     with pytest.raises(MasklensError, match=said):
         ml.explain_generation(subject, PROMPT, **more)
+
+
+def test_what_generate_says_where_no_option_was_given(subject, monkeypatch):
+    def refuse(*_, **__):
+        raise ValueError("the cache has no layers")
+
+    monkeypatch.setattr(type(subject.module), "generate", refuse)
+    with pytest.raises(ModelError, match=r"cannot generate: the cache has no layers; .* continuation="):
+        ml.explain_generation(subject, PROMPT, max_new_tokens=2)
+    with pytest.raises(MethodError, match="called with top_k, says: the cache has no layers"):
+        ml.explain_generation(subject, PROMPT, max_new_tokens=2, top_k=5)
+
+
+CHAT = (
+    "{% if messages[0].role != 'system' %}{{ 'system you are dull . ' }}{% endif %}"
+    "{% for m in messages %}{{ m.role + ' ' + m.content + ' . ' }}{% endfor %}{{ 'assistant' }}"
+)
+
+
+@pytest.mark.parametrize("method", ["gradient", "occlusion"])
+@pytest.mark.parametrize(
+    ("span", "said"),
+    [
+        ("you are dull .", "'you are dull .' is special tokens or words of the chat template"),
+        ("user", "write a system prompt as a message"),
+        ((0, 6), "never removed"),
+        ("lo", "'lo' has no token of its own"),
+    ],
+)
+def test_a_span_that_could_not_be_removed(method, span, said, monkeypatch):
+    subject = tiny.subject("gpt2", "causal")
+    monkeypatch.setattr(subject.tokenizer, "chat_template", CHAT)
+    messages = [{"role": "user", "content": "who lives in the plot ?"}]
+    monkeypatch.setattr(type(subject.module), "forward", lambda *a, **k: pytest.fail("the model is run"))
+    with pytest.raises(TextError, match=said):
+        ml.explain_generation(subject, messages, method, units=["who lives", span])
+
+
+def test_a_span_that_begins_in_the_template_has_the_words_of_the_user(monkeypatch):
+    subject = tiny.subject("gpt2", "causal")
+    monkeypatch.setattr(subject.tokenizer, "chat_template", CHAT)
+    messages = [{"role": "system", "content": "the plot is dull"}, {"role": "user", "content": "who lives"}]
+    spans = ["the plot is dull", "user who"]
+    made = ml.explain_generation(subject, messages, "occlusion", units=spans, continuation=" the")
+    units = zip(made.tokens, made.special, strict=True)
+    assert [token for token, special in units if not special] == ["the plot is dull", "who", "lives", "the"]
 
 
 def test_spans_are_sought_in_the_prompt_alone(subject):
@@ -291,6 +337,18 @@ def test_a_token_inside_a_character_has_no_byte_signs():
     assert cut and all(
         made.pieces[i - first] == made.steps[i - first] == made.tokens[i] == "\ufffd" for i in cut
     )
+
+
+@pytest.mark.parametrize("answer", [" 😀 ש", " a\u0123", " café"])
+def test_the_last_token_of_a_split_character_is_named_by_the_character(answer):
+    """As its piece is; a token that is whole characters keeps the tokenizer's name."""
+    subject = tiny.subject("gpt2", "causal")
+    made = ml.explain_generation(subject, PROMPT, continuation=answer)
+    ids, names = made.ids[made.places[0] :], subject.tokenizer.convert_ids_to_tokens
+    parts = ["\ufffd" in subject.tokenizer.decode([i]) for i in ids]
+    own = zip(parts, made.pieces, names(list(ids)), strict=True)
+    assert made.steps == tuple(piece if part else name for part, piece, name in own)
+    assert any(parts) and answer[-1] in made.steps[-1]
 
 
 def test_other_models_are_refused():

@@ -8,7 +8,7 @@ from tests import tiny
 
 import masklens as ml
 from masklens.errors import ModelError, TextError
-from masklens.model.prompt import read_prompt
+from masklens.model.prompt import Chat, read_prompt
 
 CHATML = (
     "{{ bos_token }}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
@@ -97,6 +97,43 @@ def test_a_template_that_trims_contents():
     assert prompt.text[turn.start : turn.end] == "the plot" and 0 not in prompt.ids
 
 
+TRIMMED = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content | trim + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("content", ["user\n", "start ", " user", "\n im_start", "Is it?\n", "\n"])
+def test_a_stripped_content_is_never_sought_in_the_words_of_the_template(content):
+    """Neither in the role's name nor in a mark; the second message has the same content."""
+    tokenizer = with_start_mark(TRIMMED)
+    subject = ml.Subject(tiny.model("llama", "causal", vocab_size=len(tokenizer)), tokenizer)
+    prompt = read_prompt(subject, [{"role": role, "content": content} for role in ("system", "user")])
+    first, second = prompt.turns
+    head = "<|im_start|>system\n"
+    assert first[1:] == (len(head), len(head + content.strip()))
+    start = len(head + content.strip() + "<|im_end|>\n<|im_start|>user\n")
+    assert second[1:] == (start, start + len(content.strip()))
+
+
+def test_a_template_that_changes_one_message_and_keeps_white_space_in_others():
+    changing = CHATML.replace("m.content +", "(m.content | upper if m.role == 'system' else m.content) +")
+    tokenizer = with_start_mark(changing)
+    system, user = {"role": "system", "content": "IT"}, {"role": "user", "content": " user\n"}
+    chat = Chat(tokenizer)
+    turns, whole = chat.find_turns([system, user]), chat.fill([system, user])
+    assert [whole[turn.start : turn.end] for turn in turns] == ["IT", " user\n"]
+    with pytest.raises(TextError, match="changes the message 'user'"):
+        chat.find_turns([{**system, "content": "user"}, user])
+
+
+def test_a_template_that_adds_to_a_content():
+    added = CHATML.replace("m.content +", "(m.content + ' (' + m.content + ')') +")
+    chat = Chat(with_start_mark(added))
+    turns, whole = chat.find_turns(MESSAGES), chat.fill(MESSAGES)
+    assert [whole[turn.start : turn.end + 2] for turn in turns] == [f"{m['content']} (" for m in MESSAGES]
+
+
 def test_an_end_mark_that_the_tokenizer_adds_is_left_out():
     subject = tiny.subject("llama", "causal")  # its tokenizer writes </s> after a text
     end = subject.tokenizer.eos_token_id
@@ -135,6 +172,67 @@ def test_a_template_that_refuses_says_why():
     subject = ml.Subject(tiny.model("llama", "causal", vocab_size=len(tokenizer)), tokenizer)
     with pytest.raises(TextError, match="roles must alternate"):
         ml.explain_generation(subject, MESSAGES)
+
+
+def test_a_chat_that_ends_with_the_assistant_is_continued(subject):
+    """As in the pipeline of transformers: the last message is the beginning of the answer."""
+    messages = [*MESSAGES, {"role": "assistant", "content": "the capital"}]
+    prompt = read_prompt(subject, messages)
+    assert prompt.text.endswith("<|im_start|>assistant\nthe capital")
+    own = subject.tokenizer.apply_chat_template(messages, tokenize=False, continue_final_message=True)
+    assert prompt.text == own and not prompt.special[-1]
+    assert prompt.text[slice(*prompt.turns[-1][1:])] == "the capital" and prompt.turns[-1].role == "assistant"
+    made = ml.explain_generation(subject, messages, "occlusion", continuation=" of France", units="turns")
+    assert made.tokens[-2:] == ("the capital", "of France") and not made.special[-2]
+
+
+def test_a_beginning_of_the_answer_that_a_template_strips():
+    tokenizer = with_start_mark(TRIMMED)
+    subject = ml.Subject(tiny.model("llama", "causal", vocab_size=len(tokenizer)), tokenizer)
+    prompt = read_prompt(subject, [*MESSAGES, {"role": "assistant", "content": " the "}])
+    assert prompt.text.endswith("<|im_start|>assistant\nthe")
+    assert prompt.text[slice(*prompt.turns[-1][1:])] == "the"
+
+
+OPTIONS = (
+    "{% if not enable_thinking %}{{ 'no thinking ' }}{% endif %}"
+    "{% for tool in tools or [] %}{{ tool.name }}{% endfor %}"
+)
+
+
+def test_options_of_the_chat_template(tmp_path):
+    tokenizer = with_start_mark(CHATML + OPTIONS)
+    subject = ml.Subject(tiny.model("llama", "causal", vocab_size=len(tokenizer)), tokenizer)
+    options = {"enable_thinking": True, "tools": [{"name": "clock", "default": None}]}
+    made = ml.explain_generation(subject, MESSAGES, max_new_tokens=1, template_options=options)
+    assert made.prompt.endswith("assistant\nclock") and made.settings["template_options"] == options
+    assert ml.load(ml.save(made, tmp_path / "a.parquet")) == [made]
+    plain = ml.explain_generation(subject, MESSAGES, max_new_tokens=1)
+    assert plain.prompt.endswith("assistant\nno thinking ") and "template_options" not in plain.settings
+    given = ml.explain_generation(
+        subject, MESSAGES, continuation=" the", template_options={"enable_thinking": True}
+    )
+    assert given.settings["template_options"] == {"enable_thinking": True}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"enable_thinkin": True}, "no option 'enable_thinkin'"),
+        ({"tools": []}, "no option 'tools'"),
+        ({"tokenize": True}, "tokenize follows from the messages"),
+        ({"add_generation_prompt": False}, "add_generation_prompt follows from the messages"),
+        (["tools"], "template_options is"),
+    ],
+)
+def test_options_that_the_chat_template_has_not(subject, options, said):
+    with pytest.raises(TextError, match=said):
+        ml.explain_generation(subject, MESSAGES, template_options=options)
+
+
+def test_options_of_a_template_that_is_not_used(subject):
+    with pytest.raises(TextError, match="a string is read without the chat template"):
+        ml.explain_generation(subject, "the plot", template_options={"tools": []})
 
 
 def test_a_module_without_a_tokenizer_takes_no_prompt(subject):

@@ -50,6 +50,7 @@ def answered(sentences: int = 2, words: int = 4, steps: int = 3) -> Generation:
         pieces=tuple(pieces[first:]),
         places=tuple(range(first, first + steps)),
         targets=tuple((first + i,) for i in range(steps)),
+        rather_than=(None,) * steps,
         ends=tuple(max(end for _, end in offsets[: first + i]) for i in range(steps)),
         sites=(0, 1, 2),
         scores=scores,

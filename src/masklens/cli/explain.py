@@ -13,7 +13,14 @@ from ..progress import numbered, stage, step
 from ..records.layers import site_number
 from . import options
 from .console import draw, print_json, tell, working
-from .generate import answer_all, gather_prompts, keep_answers, prove_answers, show_answers
+from .generate import (
+    answer_all,
+    gather_prompts,
+    generation_options,
+    keep_answers,
+    prove_answers,
+    show_answers,
+)
 from .inputs import check_methods, check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
 
 if TYPE_CHECKING:
@@ -44,10 +51,12 @@ def explain(
     lm_head: options.Head = None,
     layer: options.Layers = None,
     target: options.Target = None,
+    rather_than: options.RatherThan = None,
     windows: options.Windows = None,
     units: options.Units = "tokens",
     max_new_tokens: options.NewTokens = None,
     continuation: options.Continuation = None,
+    generation_option: options.GenerationOptions = None,
     verify: options.Verify = True,
     guard: options.Guard = None,
     out: Annotated[
@@ -79,17 +88,24 @@ def explain(
             unused: dict[str, Any] = {"--pair": pair, "--lens": lens, "--lm-head": lm_head}
             unused |= {"--windows": windows, "--guard": guard, "--truncate": truncate}
             check_unused(unused, "texts to explain without --generate or --chat")
+            own = {"--max-new-tokens": max_new_tokens, "--generation-option": generation_option}
             if continuation:
-                check_unused({"--max-new-tokens": max_new_tokens}, "an answer without --continuation")
+                check_unused(own, "an answer without --continuation")
+            if target is None:
+                check_unused({"--rather-than": rather_than}, "--target")
+            generated = generation_options(generation_option)
             check_units(units, turns=chat is not None)
             prompts = gather_prompts(chat, texts, input, column, limit)
         else:
-            mine = {"--units": units != "tokens", "--continuation": continuation}
+            mine: dict[str, Any] = {"--units": units != "tokens", "--continuation": continuation}
+            mine |= {"--rather-than": rather_than, "--generation-option": generation_option}
             check_unused(mine | {"--max-new-tokens": max_new_tokens}, "--generate or --chat")
             wanted = gather(texts, input, column, limit, pair)
         subject = load_subject(model, device, truncate, max_length, trust_remote_code)
         if generate or chat:
-            asked = {"units": units, "target": target, "continuation": continuation, "seed": seed}
+            wished = target if rather_than is None else (target, rather_than)
+            asked: dict[str, Any] = {"units": units, "target": wished, "seed": seed, **generated}
+            asked["continuation"] = continuation
             if max_new_tokens:
                 asked["max_new_tokens"] = max_new_tokens
             made = answer_all(subject, prompts, method, option, sites, **asked)

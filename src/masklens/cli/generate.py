@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import masklens
 
-from ..errors import FileError, TextError
+from ..errors import FileError, MethodError, TextError
 from ..files import read_bytes
 from ..progress import stage
 from .console import print_json, tell
@@ -59,6 +60,14 @@ def _checked(file: Path, messages: Any) -> list[dict[str, str]]:
         return check_messages(messages)
     except TextError as error:
         raise FileError(f"{file}: {error}") from error
+
+
+def generation_options(given: Sequence[str] | None) -> dict[str, Any]:
+    """Options of the model's own `generate`, each given as NAME=VALUE."""
+    found = read_options(given, "--generation-option")
+    for name in signature(masklens.explain_generation).parameters.keys() & found.keys():
+        raise MethodError(f"{name} is an option of masklens, not of generate; see: masklens explain --help")
+    return found
 
 
 def answer_all(

@@ -127,13 +127,13 @@ def read_target(target: Any) -> Any:
     return int(target) if isinstance(target, str) and target.isdecimal() else target
 
 
-def read_options(given: Sequence[str] | None) -> dict[str, Any]:
+def read_options(given: Sequence[str] | None, flag: str = "--option") -> dict[str, Any]:
     """Options of methods, each given as NAME=VALUE; a value is JSON (a number, true, null) or a string."""
     found = {}
     for one in given or []:
         name, equals, value = one.partition("=")
         if not equals or not name:
-            raise MethodError(f"--option {one} is not understood; write --option NAME=VALUE")
+            raise MethodError(f"{flag} {one} is not understood; write {flag} NAME=VALUE")
         found[name.strip()] = _value(value.strip())
     return found
 

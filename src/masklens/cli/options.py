@@ -109,6 +109,14 @@ NewTokens = Annotated[
     int | None,
     of_method("--max-new-tokens", "N", "The longest answer, in tokens.", min=1, show_default="64"),
 ]
+RATHER_THAN = "Explain why the answer has --target rather than this text."
+RatherThan = Annotated[str | None, of_method("--rather-than", "TEXT", RATHER_THAN)]
+GenerationOptions = Annotated[
+    list[str] | None,
+    of_method(
+        "--generation-option", "NAME=VALUE", "An option of generate, such as do_sample=true; repeatable."
+    ),
+]
 
 Json = Annotated[bool, of_output("--json", FLAG, "Print JSON, and nothing else, to standard output.")]
 

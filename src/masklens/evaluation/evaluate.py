@@ -180,6 +180,10 @@ def check_metrics(metrics: Sequence[str] | None, rationales: Any = None) -> tupl
 
 
 def _check_sets(sets: Mapping[str, Sequence[Attribution]]) -> dict[str, Sequence[Attribution]]:
+    if not isinstance(sets, Mapping):
+        raise MethodError(
+            f"evaluate takes explained texts by name, {{name: attributions}}, not a {type(sets).__name__}"
+        )
     if not sets or not all(len(chosen) for chosen in sets.values()):
         raise MethodError("nothing to evaluate; give {name: attributions} with at least one attribution each")
     return dict(sets)

@@ -11,6 +11,8 @@ import numpy as np
 from ..attribution import Attribution
 from ..errors import MethodError
 from ..model.subject import as_subject
+from ..records.generation import Generation
+from ..records.layers import as_site
 from ..records.verification import LEVEL, Verification
 from .masking import Views
 from .ranking import Ranking, random_rankings, rank, ranking_site, without_order_in_ties
@@ -53,7 +55,7 @@ def verify(
     attributions: Sequence[Attribution],
     keep: float | None = None,
     replace: Any = "mask",
-    site: int | None = None,
+    site: int | str | None = None,
     margin: float = MARGIN,
     guard: float | None = None,
     same_prediction: bool = True,
@@ -79,8 +81,8 @@ def verify(
         replace: "mask" (removed tokens become the mask token and leave attention), "drop" (they are taken
             out of the text), a vector that takes the place of their word embeddings, a Baseline, or a lens,
             whose learned baseline is used.
-        site: the site whose scores are used, by default the deepest at which the words of any text have
-            different scores.
+        site: the site, or the name of the layer, whose scores are used, by default the deepest at which the
+            words of any text have different scores.
         margin: how far the output may move, in nats.
         guard: a margin in nats for every single text. If the prediction of a text changes or its output moves
             by more, further tokens are kept, the most important first, until the text is within the guard.
@@ -88,12 +90,23 @@ def verify(
             which is the constraint of DiffMask's Eq. 2 for every text.
         control: whether random explanations are tried too. Without them there is no verdict.
     """
+    check_attributions(attributions)
     if not attributions:
         return []
     question = Question(keep, margin, guard, same_prediction, control)
     verifier = Verifier(subject, [a.text for a in attributions])
-    sites = [ranking_site(attributions) if site is None else site]
+    sites = [ranking_site(attributions) if site is None else as_site(site)]
     return verifier.at_sites(attributions, sites, replace, question)[0]
+
+
+def check_attributions(given: Any) -> None:
+    """Raise a MethodError for explained answers, and for an attribution that is not in a list."""
+    if isinstance(given, Attribution):
+        raise MethodError("verify takes a list of attributions; give [attribution]")
+    if isinstance(given, Generation) or any(isinstance(one, Generation) for one in given):
+        raise MethodError(
+            "verify is for explained texts; give an explained answer to verify_generation(subject, answer)"
+        )
 
 
 class Verifier:

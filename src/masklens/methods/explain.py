@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -270,8 +270,11 @@ def shown_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as it can be stored: numbers, strings and lists of them as they are, the rest by type."""
+    """A setting as it can be stored: numbers, strings, and lists and dicts of them as they are, the rest by
+    type."""
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
     value = value.item() if isinstance(value, np.generic) else value
-    return value if isinstance(value, bool | int | float | str) else type(value).__name__
+    return value if isinstance(value, bool | int | float | str | None) else type(value).__name__

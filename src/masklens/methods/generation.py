@@ -16,7 +16,7 @@ from ..model.batch import Batch, check_unicode
 from ..model.prompt import Messages, Prompt, beginnings, read_prompt
 from ..model.subject import Subject, as_subject
 from ..records.generation import Generation, Guess
-from ..records.units import Layout, check_units, find_spans, unit_groups
+from ..records.units import Layout, check_removable, check_units, find_spans, unit_groups
 from ..tasks.lm import CausalLM, Continuation
 from ..words import Span, word_span
 from .explain import chosen_sites, finite_scores, run_method, shown_settings
@@ -46,6 +46,7 @@ def explain_generation(
     baselines: Any = None,
     seed: int = 0,
     method_options: Mapping[str, Any] | None = None,
+    template_options: Mapping[str, Any] | None = None,
     **generation_options: Any,
 ) -> Generation:
     """Let a causal language model answer, and explain every token of its answer.
@@ -55,7 +56,8 @@ def explain_generation(
         made.steps, made.scores.shape
 
     Args:
-        prompt: a string, or messages with "role" and "content", for the tokenizer's chat template.
+        prompt: a string, or messages with "role" and "content", for the tokenizer's chat template. Where the
+            last message is one of the assistant, it is the beginning of the answer.
         continuation: the answer to explain, instead of one that the model generates.
         units: the parts that are scored and removed as a whole: "tokens", "words", "sentences", "turns", or
             spans of the prompt, as strings or as (start, end) characters.
@@ -64,6 +66,7 @@ def explain_generation(
             model says A rather than B, where A is in the answer.
         sites, baselines, seed: as in `explain`.
         method_options: the options of the method, by name.
+        template_options: options of the chat template, such as enable_thinking, tools or documents.
         generation_options: options of the model's own `generate`, such as do_sample; the default is greedy.
     """
     subject, chosen = as_subject(subject), find(method)
@@ -80,17 +83,17 @@ def explain_generation(
     check_units(units, turns=not isinstance(prompt, str))
     check_target(target)
     where = chosen_sites(subject, chosen, sites, options.get("lens"))
-    asked = read_prompt(subject, prompt)
+    asked = read_prompt(subject, prompt, template_options)
     units = find_spans(asked.text, units)
+    check_removable(Layout(asked.text, (), asked.offsets, asked.special, asked.turns), units)
     answer = _answer_ids(subject, asked, max_new_tokens, continuation, seed, generation_options)
     dialogue = _dialogue(subject, asked, answer)
     settings = {"seed": seed, "baselines": baselines, **options}
     work = _Work(subject, chosen, where, settings, dialogue, units)
     made = work.record(plan_steps(subject, dialogue, target))
-    if continuation is not None:
-        return made
-    how = {"do_sample": False, **generation_options, "max_new_tokens": max_new_tokens}
-    how = {**_own_options(subject, bool(how["do_sample"])), **how}
+    how = {"template_options": template_options or None}
+    if continuation is None:
+        how |= _how_generated(subject, max_new_tokens, generation_options)
     return replace(made, settings={**made.settings, **shown_settings(how)})
 
 
@@ -115,6 +118,12 @@ def check_generation(
             f"num_return_sequences is {several!r}; one answer is explained at a time: leave it out, and give "
             f"another seed= for another answer"
         )
+
+
+def _how_generated(subject: Subject, max_new_tokens: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """All options that shaped an answer, for the record."""
+    how = {"do_sample": False, **options, "max_new_tokens": max_new_tokens}
+    return {**_own_options(subject, bool(how["do_sample"])), **how}
 
 
 def _own_options(subject: Subject, sampled: bool) -> dict[str, Any]:
@@ -173,7 +182,12 @@ def generate(
         try:
             made = model.generate(given, attention_mask=torch.ones_like(given), **settings)
         except (ValueError, TypeError) as error:
-            raise MethodError(f"the model's generate does not take these options: {error}") from error
+            if options:
+                names = ", ".join(options)
+                raise MethodError(f"the model's generate, called with {names}, says: {error}") from error
+            raise ModelError(
+                f"{type(model).__name__} cannot generate: {error}; give the answer as continuation="
+            ) from error
     found = getattr(made, "sequences", made)[0, len(ids) :].tolist()
     if not found:
         raise TextError("the model gave no answer to this prompt; give one as continuation=")
@@ -192,17 +206,17 @@ def _dialogue(subject: Subject, prompt: Prompt, answer: Sequence[int]) -> Dialog
         (*prompt.special, *(token in marks for token in answer)),
         prompt.turns,
     )
-    return Dialogue(whole, len(prompt.ids), _names(tokenizer, whole), text)
+    return Dialogue(whole, len(prompt.ids), _names(tokenizer, whole, len(prompt.ids)), text)
 
 
-def _names(tokenizer: Any, whole: Prompt) -> tuple[str, ...]:
-    """The tokenizer's names of tokens. One that ends inside a character has no text: it is called \ufffd."""
+def _names(tokenizer: Any, whole: Prompt, start: int) -> tuple[str, ...]:
+    """The tokenizer's names of tokens. A token of the answer that holds a part of a character is named by its
+    text: the last part by the character, the others \ufffd."""
     names = tokenizer.convert_ids_to_tokens(list(whole.ids))
-    read = [
-        tokenizer.decode([i]) if start == end else ""
-        for i, (start, end) in zip(whole.ids, whole.offsets, strict=True)
-    ]
-    return tuple("\ufffd" if "\ufffd" in text else name for name, text in zip(names, read, strict=True))
+    for i in range(start, len(names)):
+        if "\ufffd" in tokenizer.decode([whole.ids[i]]):
+            names[i] = whole.text[slice(*whole.offsets[i])] or "\ufffd"
+    return tuple(names)
 
 
 def written(tokenizer: Any, before: Sequence[int], ids: Sequence[int]) -> tuple[str, list[Span]]:
@@ -256,6 +270,7 @@ class _Work:
             pieces=tuple(step.piece for step in steps),
             places=tuple(step.place for step in steps),
             targets=tuple(tuple(step.target.ids) for step in steps),
+            rather_than=tuple(step.target.other for step in steps),
             ends=tuple(max(end for _, end in whole.offsets[: step.place]) for step in steps),
             sites=self.sites,
             scores=merged(scores, groups, self.method.merge),
@@ -338,10 +353,13 @@ class _Work:
         }
 
     def _guesses(self, step: Step, output: Tensor) -> tuple[float, tuple[Guess, ...]]:
-        """The probability of a step, and the likeliest other tokens at its first token."""
+        """The probability of a step, and the likeliest other tokens at its first token. The probability of "A
+        rather than B" is that of A among the two."""
         chosen = F.log_softmax(output.float(), -1)  # (tokens, vocabulary)
         ids = torch.tensor(step.target.ids, device=chosen.device)
-        probability = float(chosen[torch.arange(len(ids)), ids].sum().exp())
+        value = chosen[torch.arange(len(ids)), ids].sum()
+        other = step.target.other
+        probability = float(value.exp() if other is None else (value - chosen[0, other]).sigmoid())
         best = chosen[0].topk(RUNNERS_UP + 1)
         pairs = zip(best.indices.tolist(), best.values.exp().tolist(), strict=True)
         others = [(i, p) for i, p in pairs if i != step.target.ids[0]][:RUNNERS_UP]

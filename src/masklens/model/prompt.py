@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from ..errors import ModelError, TextError
-from ..records.units import Turn
+from ..records.units import Turn, first_character
 from ..words import Span
 from .batch import Batch, TokenizerEncoder, check_unicode
 from .subject import Subject
 
 Messages = Sequence[Mapping[str, str]]
+SET_HERE = ("add_generation_prompt", "continue_final_message", "conversation", "tokenize")
+"""arguments of `apply_chat_template` that follow from the messages"""
 
 
 @dataclass(frozen=True)
@@ -29,11 +33,14 @@ class Prompt:
     turns: tuple[Turn, ...] = ()
 
 
-def read_prompt(subject: Subject, given: str | Messages) -> Prompt:
+def read_prompt(
+    subject: Subject, given: str | Messages, template_options: Mapping[str, Any] | None = None
+) -> Prompt:
     """A prompt from a string, or from messages with the roles and contents of a chat.
 
     A chat template is applied once, and its result gets no further special tokens. Neither does a string
     that begins with the start token. An end token that the tokenizer adds is removed: the answer follows.
+    Messages that end with one of the assistant are continued there.
     """
     encoder = subject._encode
     if not isinstance(encoder, TokenizerEncoder):
@@ -41,11 +48,12 @@ def read_prompt(subject: Subject, given: str | Messages) -> Prompt:
             "a prompt needs a subject with a Hugging Face tokenizer; use Subject(model, tokenizer)"
         )
     if isinstance(given, str):
+        if template_options:
+            raise TextError("template_options are for messages; a string is read without the chat template")
         return _encoded(encoder, given, ())
+    chat = Chat(encoder.tokenizer, template_options)
     messages = check_messages(given)
-    return _encoded(
-        encoder, fill(encoder.tokenizer, messages), tuple(find_turns(encoder.tokenizer, messages))
-    )
+    return _encoded(encoder, chat.fill(messages), tuple(chat.find_turns(messages)))
 
 
 def _encoded(encoder: TokenizerEncoder, text: str, turns: tuple[Turn, ...]) -> Prompt:
@@ -65,8 +73,7 @@ def _encoded(encoder: TokenizerEncoder, text: str, turns: tuple[Turn, ...]) -> P
 
 def _within(text: str, span: Span, turns: Sequence[Turn]) -> bool:
     """Whether a token covers characters of a turn."""
-    start, end = span
-    start += len(text[start:end]) - len(text[start:end].lstrip())
+    start, end = first_character(text, span), span[1]
     return any(turn.start < end and start < turn.end for turn in turns)
 
 
@@ -81,49 +88,90 @@ def check_messages(given: Any) -> list[dict[str, str]]:
     return [dict(one) for one in given]
 
 
-def fill(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> str:
-    """The chat template with the messages in it, ready for the answer."""
-    if not getattr(tokenizer, "chat_template", None):
-        raise TextError("this tokenizer has no chat template for messages; give the prompt as one string")
-    try:
-        return tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-    except Exception as error:  # a template is a program of its own: it may raise anything
-        raise TextError(f"the chat template does not take these messages: {error}") from error
+class Chat:
+    """The chat template of a tokenizer, with options such as enable_thinking, tools or documents."""
+
+    def __init__(self, tokenizer: Any, options: Mapping[str, Any] | None = None) -> None:
+        if not getattr(tokenizer, "chat_template", None):
+            raise TextError("this tokenizer has no chat template for messages; give the prompt as one string")
+        if not isinstance(options or {}, Mapping):
+            raise TextError(f"template_options is {options!r:.60}; give names and values: {{'tools': [...]}}")
+        self.tokenizer, self.options = tokenizer, dict(options or {})
+        self._check_options()
+
+    def _check_options(self) -> None:
+        """Raise a TextError for an option that the template does not read."""
+        for name in self.options:
+            if name in SET_HERE:
+                raise TextError(f"{name} follows from the messages; leave it out of template_options")
+            if not re.search(rf"\b{re.escape(str(name))}\b", self._template()):
+                raise TextError(f"the chat template has no option {name!r}; leave it out of template_options")
+
+    def _template(self) -> str:
+        """The template itself; tokenizers may have several, one of them for tools."""
+        try:
+            return self.tokenizer.get_chat_template(None, self.options.get("tools"))
+        except ValueError as error:
+            raise TextError(f"the tokenizer's chat template cannot be used: {error}") from error
+
+    def fill(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The template with the messages in it, ready for the answer.
+
+        A last message of the assistant is the beginning of the answer: it is left open.
+        """
+        begun = messages[-1]["role"] == "assistant"
+        how = {"add_generation_prompt": not begun, "continue_final_message": begun}
+        try:
+            return self.tokenizer.apply_chat_template(list(messages), tokenize=False, **how, **self.options)
+        except Exception as error:  # a template is a program of its own: it may raise anything
+            raise TextError(f"the chat template does not take these messages: {error}") from error
+
+    def find_turns(self, messages: Sequence[Mapping[str, str]]) -> list[Turn]:
+        """The characters of each message's content in the filled template."""
+        whole, frames = self.fill(messages), pairwise(self._frames(messages))
+        turns, at = [], 0
+        for one, (before, after) in zip(messages, frames, strict=True):
+            found = whole.find(before, at)
+            at = at if found < 0 else found + len(before)
+            start, at = _place(whole, at, one["content"], after)
+            turns.append(Turn(one["role"], start, at))
+        return turns
+
+    def _frames(self, messages: Sequence[Mapping[str, str]]) -> list[str]:
+        """What the template itself writes before, between and after the contents.
+
+        The template is filled with markers instead of contents, to see this.
+        """
+        marks = [f"\u2e28{i}\u2e29" for i in range(len(messages))]
+        pairs = list(zip(messages, marks, strict=True))
+        frames, rest = [], self.fill([{**one, "content": mark} for one, mark in pairs])
+        for one, mark in pairs:
+            before, found, rest = rest.partition(mark)
+            rest = rest.replace(mark, one["content"])  # a template may write a content twice
+            if not found:
+                raise TextError(
+                    f"the chat template leaves out the message {one['content']!r:.60}; give a string"
+                )
+            frames.append(before)
+        return [*frames, rest]
 
 
-def find_turns(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[Turn]:
-    """The characters of each message's content in the filled template.
+def _place(whole: str, at: int, content: str, after: str) -> Span:
+    """The characters of a content that begins at `at` and stands before `after`.
 
-    The template is filled a second time, with markers instead of contents, to see what it adds itself.
+    A template may strip white space from it. If it adds more to it, the content is sought between the two.
     """
-    marks = [f"\u2e28{i}\u2e29" for i in range(len(messages))]
-    pairs = list(zip(messages, marks, strict=True))
-    framed = fill(tokenizer, [{**one, "content": mark} for one, mark in pairs])
-    text, turns, rest = "", [], framed
-    for one, mark in pairs:
-        before, found, rest = rest.partition(mark)
-        if not found:
-            raise TextError(f"the chat template leaves out the message {one['content']!r:.60}; give a string")
-        text += before
-        turns.append(Turn(one["role"], len(text), len(text) + len(one["content"])))
-        text += one["content"]
-    whole = fill(tokenizer, messages)
-    return turns if text + rest == whole else _sought(whole, messages)
-
-
-def _sought(text: str, messages: Sequence[Mapping[str, str]]) -> list[Turn]:
-    """The same for a template that changes contents, most often by stripping white space."""
-    turns, at = [], 0
-    for one in messages:
-        content = one["content"].strip()
-        start = text.find(content, at)
-        if start < 0:
-            raise TextError(
-                f"the chat template changes the message {content!r:.60}; give the prompt as a string"
-            )
-        at = start + len(content)
-        turns.append(Turn(one["role"], start, at))
-    return turns
+    core = content.strip()
+    stripped = rf"\s*{re.escape(core)}\s*" if core else r"\s*"
+    for written in (re.escape(content), stripped):
+        found = re.compile(f"{written}(?={re.escape(after)})").match(whole, at)
+        if found:
+            return found.span()
+    stop = whole.find(after, at) if after else -1
+    start = whole.find(core, at, stop if stop >= 0 else len(whole))
+    if start < 0:
+        raise TextError(f"the chat template changes the message {core!r:.60}; give the prompt as a string")
+    return start, start + len(core)
 
 
 def beginnings(

@@ -72,13 +72,15 @@ class Generation:
     """for each step, how many of the ids come before it"""
     targets: tuple[Annotated[tuple[Count, ...], Field(min_length=1)], ...]
     """for each step, the ids of its tokens: one, or those of a span"""
+    rather_than: tuple[Count | None, ...]
+    """for each step, the id of the token B if the step is "A rather than B", else None"""
     ends: tuple[Count, ...]
     """for each step, how many characters of prompt + answer come before it"""
     sites: Annotated[tuple[Layer, ...], Field(min_length=1)]
     scores: Annotated[np.ndarray, GetPydanticSchema(_as_array)]
     """(steps, sites, tokens) float32, 0 for tokens that do not come before the step"""
     probabilities: tuple[Probability, ...]
-    """the probability of each step, given the text before it"""
+    """the probability of each step, after the text before it; of "A rather than B" that of A among the two"""
     runners_up: tuple[tuple[Guess, ...], ...]
     """for each step, the likeliest other tokens"""
     method: Word
@@ -109,7 +111,7 @@ class Generation:
 
     def _counts(self) -> dict[str, int]:
         tokens, steps = len(self.tokens), len(self.steps)
-        each = ("pieces", "places", "targets", "ends", "probabilities", "runners_up")
+        each = ("pieces", "places", "targets", "rather_than", "ends", "probabilities", "runners_up")
         lens = steps if self.logit_lens_sites else 0
         counts = {"offsets": tokens, "special": tokens, "units": len(self.ids), **dict.fromkeys(each, steps)}
         return counts | {
@@ -129,6 +131,9 @@ class Generation:
             raise ValueError(
                 f"offsets, turns and ends must be in the {length} characters of prompt and answer"
             )
+        for ids, other in zip(self.targets, self.rather_than, strict=True):
+            if other is not None and (len(ids) > 1 or other == ids[0]):
+                raise ValueError(f"rather_than compares one token with another, not {list(ids)} with {other}")
         if any(len(guesses) != len(self.logit_lens_sites) for guesses in self.logit_lens):
             raise ValueError(f"logit_lens must have {len(self.logit_lens_sites)} entries a step, one a layer")
         if not {*self.settled} <= {*self.logit_lens_sites, None}:
@@ -173,7 +178,10 @@ class Generation:
         )
 
     def likeliest(self, step: int) -> str:
-        """The token that the model itself finds likeliest at a step."""
+        """The token that the model itself finds likeliest at a step. If the step is "A rather than B", its
+        piece."""
+        if self.rather_than[step] is not None:
+            return self.pieces[step]
         best = self.runners_up[step][:1]
         return best[0].token if best and best[0].probability > self.probabilities[step] else self.pieces[step]
 

@@ -108,14 +108,35 @@ def _place(prompt: str, span: Any) -> Span:
     return start, end
 
 
+def first_character(text: str, token: Span) -> int:
+    """The first character of a token that is not white space; the last one if all are."""
+    start, end = token
+    written = text[start:end]
+    return min(start + len(written) - len(written.lstrip()), max(start, end - 1))
+
+
+def check_removable(layout: Layout, units: Any) -> None:
+    """Raise a TextError for a span that holds no token which can be removed."""
+    for start, end in () if isinstance(units, str) else units:
+        inside = [start <= first_character(layout.text, token) < end for token in layout.offsets]
+        if any(yes and not special for yes, special in zip(inside, layout.special, strict=True)):
+            continue
+        said = f"the span {layout.text[start:end]!r:.60}"
+        if any(inside):
+            raise TextError(
+                f"{said} is special tokens or words of the chat template, which are never removed; leave it "
+                f"out, or write a system prompt as a message"
+            )
+        raise TextError(f"{said} has no token of its own; give all of a word, and not only white space")
+
+
 def _grouped(layout: Layout, cuts: Sequence[int]) -> list[list[int]]:
     """Group tokens by the last cut before their first character that is not white space."""
     groups: list[list[int]] = []
     last: int | None = -1
     for i, (start, end) in enumerate(layout.offsets):
-        written = layout.text[start:end]
-        first = start + len(written) - len(written.lstrip())
-        unit = None if layout.special[i] else sum(cut <= min(first, max(start, end - 1)) for cut in cuts)
+        first = first_character(layout.text, (start, end))
+        unit = None if layout.special[i] else sum(cut <= first for cut in cuts)
         if unit != last:
             groups.append([])
         groups[-1].append(i)

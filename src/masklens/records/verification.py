@@ -34,7 +34,7 @@ class Verification:
     prediction_kept: bool
     probability_before: Number
     """the probability of the prediction (the class, the answer or the next token) for the whole text; for
-    regression, the predicted number"""
+    regression, the predicted number; for "A rather than B", the probability of A among the two"""
     probability_after: Number
     """the same with the kept tokens alone"""
     probability_without: Number | None = None

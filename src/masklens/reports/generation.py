@@ -41,7 +41,7 @@ def same_answers(generations: Sequence[Generation]) -> list[list[Generation]]:
     """Group the explanations of the same answer by several methods."""
     found: dict[Any, list[Generation]] = {}
     for one in generations:
-        found.setdefault((one.ids, one.tokens, one.targets), []).append(one)
+        found.setdefault((one.ids, one.tokens, one.targets, one.rather_than), []).append(one)
     return list(found.values())
 
 
