@@ -318,7 +318,7 @@ def fake_explanations(monkeypatch):
     import masklens
     from masklens.evaluation.verify import Question
     from masklens.methods import explain as explaining
-    from masklens.methods import ways
+    from masklens.methods import logit_lens, ways
     from masklens.model import subject
     from masklens.reports import report as reporting
     from masklens.tasks.classification import Classification
@@ -348,6 +348,7 @@ def fake_explanations(monkeypatch):
     monkeypatch.setattr(ways, "explain", explain)
     monkeypatch.setattr(sys.modules["masklens.evaluation.verify"], "Verifier", Verifier)
     monkeypatch.setattr(reporting, "Verifier", Verifier)
+    monkeypatch.setattr(logit_lens, "has_layer_predictions", lambda task: False)
     assert masklens.explain is explain
 
 

@@ -1,12 +1,15 @@
 """What each layer would predict, against a slow twin that applies norm and head by hand."""
 
+import json
+import weakref
+
 import pytest
 import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
 import tiny
-from masklens import layer_predictions
+from masklens import Subject, layer_predictions
 from masklens.cli.main import app
 from masklens.errors import MethodError
 from masklens.methods.logit_lens import LayerPredictions, settled_at
@@ -88,10 +91,49 @@ def test_the_line_below_a_heat_map():
     with console.capture() as seen:
         console.print(layers_line(found))
     assert seen.get().strip() == (
-        "each layer's own prediction: words to embeddings a 20%, block 1 b 30%, block 2 c 90%, "
+        "each layer's own prediction: words to embeddings a 10% to 20%, block 1 b 30%, block 2 c 90%, "
         "c on top from block 2"
     )
     assert "block 1" in str(found) and "'c', on top from block 2" in str(found)
+
+
+def line_below(predictions, probabilities):
+    sites = tuple(range(len(predictions)))
+    found = LayerPredictions(
+        "x", sites, predictions, probabilities, predictions[-1], probabilities, sites[-1]
+    )
+    console = Console(width=500)
+    with console.capture() as seen:
+        console.print(layers_line(found))
+    return seen.get().strip().removeprefix("each layer's own prediction: ")
+
+
+def test_layers_are_joined_only_where_their_probabilities_are_close():
+    said = line_below(("no",) * 4, (0.5, 0.55, 0.53, 0.98))
+    assert said == "words to block 1 no 50% to 55%, block 2 no 98%, no on top from block 2"
+    said = line_below(("no",) * 3, (0.981, 0.983, 0.979))
+    assert said == "words to block 1 no 98%, no on top from block 1"
+
+
+def test_of_many_changes_the_last_ones_are_named():
+    said = line_below(tuple("ab" * 10), (0.5,) * 20)
+    assert said.startswith("..., block 11 a 50%, ") and said.count("50%") == 8
+
+
+def test_the_outputs_of_all_layers_are_not_kept(monkeypatch):
+    """With a large vocabulary they would not fit into memory."""
+    subject, outputs, alive = tiny.subject("llama", "causal"), [], []
+    run = subject.run
+
+    def watched(*arguments, **options):
+        made = run(*arguments, **options)
+        outputs.append(weakref.ref(made.output))
+        alive.append(sum(one() is not None for one in outputs))
+        return made
+
+    monkeypatch.setattr(subject, "run", watched)
+    layer_predictions(subject, tiny.TEXTS)
+    assert len(alive) >= len(subject.sites) and max(alive) <= 3
 
 
 def test_the_command_line_shows_it_for_language_models(tmp_path):
@@ -100,8 +142,17 @@ def test_the_command_line_shows_it_for_language_models(tmp_path):
     built.tokenizer.save_pretrained(tmp_path)
     command = ["explain", "a funny movie", "--model", str(tmp_path), "--method", "gradient"]
     result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0 and "each layer's own prediction" in result.stdout
-    assert (
-        "own prediction"
-        not in CliRunner().invoke(app, ["explain", "a fine film", "--method", "gradient"]).stdout
-    )
+    assert result.exit_code == 0 and result.stdout.count("ach layer's own prediction") == 1
+    assert "trained for the last layer only" not in result.stdout
+
+
+def test_the_command_line_shows_it_for_classifiers_once_for_each_text():
+    texts = ["a fine film", "a dull plot"]
+    command = ["explain", *texts, "--method", "gradient", "--method", "gradcam", "--no-verify"]
+    said = " ".join(CliRunner().invoke(app, command).stdout.split())
+    for one in layer_predictions(Subject.default(), texts):
+        assert f"{one.answer} {one.since}" in said
+    assert said.count("each layer's own prediction") == len(texts)
+    assert said.count("trained for the last layer only") == 1
+    records = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert len(records) == 4 and not any("layers" in one for one in records)

@@ -12,6 +12,7 @@ import time
 import pytest
 
 import tiny
+from masklens import layer_predictions
 from masklens.errors import MethodError
 from masklens.methods.registry import METHODS
 from masklens.methods.ways import COMMON, Way, ways
@@ -94,6 +95,22 @@ def test_a_text_is_explained_and_verified(served):
     maps = status["result"]["maps"]
     assert [m["name"] for m in maps] == ["gradient", "attention"]
     assert all(len(m["proofs"]) == len(m["sites"]) for m in maps)
+
+
+def test_what_each_layer_would_predict_is_in_the_answer_once(served, bert, monkeypatch):
+    read = []
+
+    def counted(subject, texts, **options):
+        read.extend(texts)
+        return layer_predictions(subject, texts, **options)
+
+    monkeypatch.setattr("masklens.methods.logit_lens.layer_predictions", counted)
+    job = served.submit("a fine film", methods=["gradient", "attention"]).json()["id"]
+    result = served.wait(job)["result"]
+    (expected,) = layer_predictions(bert, ["a fine film"])
+    assert read == ["a fine film"]
+    assert result["logit_lens_sites"] == list(expected.sites)
+    assert [name for name, _ in result["layers"]["lens"]] == list(expected.predictions)
 
 
 def test_every_site_on_demand(served, bert):

@@ -100,6 +100,14 @@ def test_binary_classification():
     assert task.score(output, target).tolist() == [2.0, 1.0]
 
 
+def test_no_label_is_as_probable_as_the_absence_of_all():
+    task, output = MultiLabel("ab"), torch.tensor([[-1.0, -2.0], [-1.0, 2.0]])
+    yes = output.sigmoid()
+    expected = [(1 - yes[0, 0]) * (1 - yes[0, 1]), yes[1, 1]]
+    found = task.log_probability(output, task.predict(output, batch=None)).exp()
+    assert torch.allclose(found, torch.stack(expected))
+
+
 def test_multi_label():
     subject, batch, output = task_and_output("bert", "multi_label")
     task = subject.task

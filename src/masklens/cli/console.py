@@ -53,19 +53,22 @@ def print_json(data: Any) -> None:
 
 
 def draw(attributions: Sequence[Attribution], layers: Mapping[Text, LayerPredictions] | None = None) -> None:
-    """Print each attribution as a heat map, with the predictions of the layers and its verification."""
+    """Print each attribution as a heat map with its verification, and below the first map of each text the
+    predictions of the layers."""
     from rich.console import Console
 
     from ..reports.terminal import HeatMap, layers_line, proof_line
 
-    console = Console()
+    console, unread = Console(), dict(layers or {})
     for attribution in attributions:
         console.print(HeatMap(attribution))
-        if layers and attribution.text in layers:
-            console.print(layers_line(layers[attribution.text]))
+        if attribution.text in unread:
+            console.print(layers_line(unread.pop(attribution.text)))
         if attribution.verification:
             console.print(proof_line(attribution, attribution.verification))
         console.print()
+    for note in dict.fromkeys(one.note for one in (layers or {}).values() if one.note):
+        console.print(f"Each layer's own prediction: {note[0].lower()}{note[1:]}", style="dim")
 
 
 def show(table: Any) -> None:

@@ -24,8 +24,7 @@ from .generate import (
 from .inputs import check_methods, check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
 
 if TYPE_CHECKING:
-    from ..attribution import Attribution, Text
-    from ..methods.logit_lens import LayerPredictions
+    from ..attribution import Attribution
     from ..methods.ways import Way
     from ..model.subject import Subject
 
@@ -77,6 +76,7 @@ def explain(
         from ..attribution import record
         from ..records.units import check_units
         from ..reports.export import check_output, write
+        from ..reports.layers import read_layers
 
         if out:
             check_output(out)
@@ -126,7 +126,7 @@ def explain(
                 with stage(f"writing {out}"):
                     write(attributions, out, subject if verify else None, lenses, guard)
                 tell(f"wrote {out}")
-            layers = None if as_json else predicted(subject, attributions)
+            layers = None if as_json else read_layers(subject, attributions)
     if generate or chat:
         show_answers(made, as_json)
     elif as_json:
@@ -135,18 +135,6 @@ def explain(
         draw(attributions, layers)
         for line in lines:
             typer.echo(line)
-
-
-def predicted(subject: Subject, attributions: Sequence[Attribution]) -> dict[Text, LayerPredictions] | None:
-    """What each layer of a language model would predict, by text."""
-    from ..methods.logit_lens import layer_predictions
-    from ..tasks.lm import LanguageModel
-
-    if not isinstance(subject.task, LanguageModel):
-        return None
-    with stage("reading the layers"):
-        texts = list(dict.fromkeys(one.text for one in attributions))
-        return dict(zip(texts, layer_predictions(subject, texts), strict=True))
 
 
 def prove(

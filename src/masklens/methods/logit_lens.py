@@ -10,9 +10,9 @@ reads the state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,11 +21,16 @@ from ..attribution import Text
 from ..errors import MethodError
 from ..model.batch import Batch
 from ..model.memory import in_halves
-from ..model.subject import Subject, as_subject
+from ..model.subject import Run, Subject, as_subject
 from ..records.layers import site_name
 from ..tasks.base import Task
 from ..tasks.classification import Classification, Regression
 from ..tasks.lm import LanguageModel
+
+CLASSIFIER_NOTE = (
+    "Read by the model's own head, such as a pooler and a classifier, which was trained for the last layer "
+    "only."
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,8 @@ class LayerPredictions:
     """the probability of the model's own answer at each site"""
     settled: int
     """the first site from which on the answer stays on top"""
+    note: str = ""
+    """for a classifier, what to know about its head"""
 
     def __str__(self) -> str:
         rows = zip(self.sites, self.predictions, self.probabilities, self.answer_probabilities, strict=True)
@@ -85,41 +92,65 @@ def has_layer_predictions(task: Task) -> bool:
 @torch.no_grad()
 def _read(subject: Subject, texts: Sequence[Text], chosen: Sequence[int]) -> list[LayerPredictions]:
     batch = subject.encode(texts)
-    outputs = dict(layer_outputs(subject, batch, chosen))
-    return _records(subject, batch, list(outputs), list(outputs.values()))
+    task, whole = subject.task, _states(subject, batch, chosen)
+    answer = task.predict(whole.output, batch)
+    # One output at a time: with a large vocabulary those of all sites would not fit into memory.
+    found = {site: _reading(task, batch, output, answer) for site, output in _outputs(subject, batch, whole)}
+    note = CLASSIFIER_NOTE if isinstance(task, Classification) else ""
+    return [_record(text, i, found, note) for i, text in enumerate(batch.texts)]
 
 
 @torch.no_grad()
 def layer_outputs(subject: Subject, batch: Batch, chosen: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
     """The chosen sites and the last one, each with the output if its state replaced the last block's."""
-    last = max(subject.sites)
-    states = subject.states(batch, sorted({*chosen, last})).states
-    for site, state in states.items():
-        if state.shape == states[last].shape:
+    yield from _outputs(subject, batch, _states(subject, batch, chosen))
+
+
+def _states(subject: Subject, batch: Batch, chosen: Sequence[int]) -> Run:
+    """The model's output, and its states at the chosen sites and the last one."""
+    return subject.states(batch, sorted({*chosen, max(subject.sites)}))
+
+
+def _outputs(subject: Subject, batch: Batch, whole: Run) -> Iterator[tuple[int, Tensor]]:
+    last = max(whole.states)
+    for site, state in whole.states.items():
+        if site == last:
+            yield site, whole.output
+        elif state.shape == whole.states[last].shape:
             yield site, subject.run(batch, replace={last: state}).output
 
 
-def _records(
-    subject: Subject, batch: Batch, sites: Sequence[int], outputs: Sequence[Tensor]
-) -> list[LayerPredictions]:
-    task = subject.task
-    tops = [task.predict(output, batch) for output in outputs]
-    names = [task.describe(top, batch) for top in tops]
-    own = [task.log_probability(o, top).exp().tolist() for o, top in zip(outputs, tops, strict=True)]
-    answer = [task.log_probability(output, tops[-1]).exp().tolist() for output in outputs]
-    same = [(top == tops[-1]).reshape(len(batch), -1).all(1).tolist() for top in tops]  # sites x examples
-    return [
-        LayerPredictions(
-            text,
-            tuple(sites),
-            tuple(column[i] for column in names),
-            tuple(column[i] for column in own),
-            names[-1][i],
-            tuple(column[i] for column in answer),
-            settled_at(sites, [column[i] for column in same]),
-        )
-        for i, text in enumerate(batch.texts)
-    ]
+class Reading(NamedTuple):
+    """What the head says at one site, for each text of a batch."""
+
+    predictions: list[str]
+    probabilities: list[float]
+    answer_probabilities: list[float]
+    is_answer: list[bool]
+
+
+def _reading(task: Task, batch: Batch, output: Tensor, answer: Tensor) -> Reading:
+    top = task.predict(output, batch)
+    return Reading(
+        task.describe(top, batch),
+        task.log_probability(output, top).exp().tolist(),
+        task.log_probability(output, answer).exp().tolist(),
+        (top == answer).reshape(len(batch), -1).all(1).tolist(),
+    )
+
+
+def _record(text: Text, i: int, found: Mapping[int, Reading], note: str) -> LayerPredictions:
+    sites, read = tuple(found), list(found.values())
+    return LayerPredictions(
+        text,
+        sites,
+        tuple(one.predictions[i] for one in read),
+        tuple(one.probabilities[i] for one in read),
+        read[-1].predictions[i],
+        tuple(one.answer_probabilities[i] for one in read),
+        settled_at(sites, [one.is_answer[i] for one in read]),
+        note,
+    )
 
 
 def settled_at(sites: Sequence[int], right: Sequence[bool]) -> int:

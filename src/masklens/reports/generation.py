@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..evaluation.generation import verify_generation
-from ..records.generation import Generation, Guess
+from ..records.generation import Generation
 from ..records.units import Layout, unit_groups
 from .labels import visible
+from .layers import guess_data, lens_data
 from .page import Entry, layout_data, map_data
 
 
@@ -88,15 +89,11 @@ def step_data(g: Generation, step: int) -> dict[str, Any]:
     made: dict[str, Any] = {
         "piece": visible(g.pieces[step]),
         "probability": round(g.probabilities[step], 4),
-        "others": _guesses(g.runners_up[step]),
+        "others": guess_data(g.runners_up[step]),
     }
     if g.logit_lens_sites:
-        made |= {"lens": _guesses(g.logit_lens[step]), "settled": g.settled[step]}
+        made |= lens_data(g.logit_lens[step], g.settled[step])
     return made
-
-
-def _guesses(guesses: Sequence[Guess]) -> list[Any]:
-    return [[visible(guess.token), round(guess.probability, 4)] for guess in guesses]
 
 
 def folds(g: Generation) -> list[tuple[str, int, int]]:

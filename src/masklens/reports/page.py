@@ -21,11 +21,13 @@ from ..tasks.answers import exact_match
 from ..words import word_groups
 from .facts import answer, classes, sums
 from .labels import PARTS, chance, emerged, part_names, readable_tokens, shortened, visible
+from .layers import layers_data
 from .slices import add_columns
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
     from ..evaluation.table import Table
+    from ..methods.logit_lens import LayerPredictions
     from ..records.verification import Verification
 
 STEPS = 2**15 - 1
@@ -125,19 +127,21 @@ def report_data(
     segments: Sequence[str] | None = None,
     answers: Iterable[dict[str, Any]] = (),
     columns: Mapping[str, Sequence[Any]] | None = None,
+    layers: Mapping[Any, LayerPredictions] | None = None,
 ) -> dict[str, Any]:
     """Everything the viewer shows, ready for JSON.
 
     Entries of the same text are grouped. `labels` has the right answer of each text, or a list of right
     answers, which are compared as in SQuAD. `segments` has the names of the two texts of a pair, by default
     those of the first pair. `columns` has further facts of each text, by which the viewer can filter.
-    `answers` are generations (see reports/generation.py).
+    `answers` are generations (see reports/generation.py), `layers` what each layer would predict, by text.
     """
     groups = by_text(entries)
     found = (names for group in groups for entry in group if (names := part_names(entry.attribution)))
     if labels is not None and len(labels) != len(groups):
         raise TargetError(f"{len(labels)} gold labels for {len(groups)} texts; give one a text")
-    texts = [text_data(group) for group in groups] + list(answers)
+    texts = [text_data(group, (layers or {}).get(group[0].attribution.text)) for group in groups]
+    texts += answers
     for text, group, label in zip(texts, groups, labels or [], strict=False):
         several = [label] if isinstance(label, str) else list(dict.fromkeys(label))
         text["label"] = visible(" / ".join(several))
@@ -180,8 +184,8 @@ def by_text(entries: Iterable[Entry]) -> list[list[Entry]]:
     return list(groups.values())
 
 
-def text_data(group: Sequence[Entry]) -> dict[str, Any]:
-    """One text with all its explanations."""
+def text_data(group: Sequence[Entry], layers: LayerPredictions | None = None) -> dict[str, Any]:
+    """One text with all its explanations, and what each layer would predict if it is known."""
     first = group[0].attribution
     layouts: dict[tuple[Any, ...], dict[str, Any]] = {}
     maps = []
@@ -196,6 +200,7 @@ def text_data(group: Sequence[Entry]) -> dict[str, Any]:
         **classes(first),
         "layouts": list(layouts.values()),
         "maps": maps,
+        **layers_data(layers),
     }
 
 

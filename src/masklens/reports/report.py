@@ -18,6 +18,7 @@ from ..records.verification import Verification
 from .document import report_html
 from .generation import generation_data, proved, same_answers
 from .knowledge import knowledge_chart
+from .layers import read_layers
 from .overview import overview
 from .page import Entry, Panel, evaluation_panels, report_data
 from .proofs import by_name, proof_panels
@@ -53,7 +54,8 @@ def report(
         attributions: a list, or lists by name (several methods on the same texts are shown side by side). If
             a text occurs once for each of several targets, the report has a switch between them. A Generation
             or a list of Generations is possible too.
-        subject: the model. If it is given, every explanation is verified at every site.
+        subject: the model. If it is given, every explanation is verified at every site, and the report says
+            what each layer would predict.
         lenses: the lenses that made the attributions of diffmask; their baselines are used to verify these.
         keep: as in `verify`.
         labels: the right answer of each text, or a list of right answers.
@@ -79,7 +81,8 @@ def report(
         *panels,
     ]
     made = (generation_data([proved(one, subject, keep) for one in some]) for some in same_answers(answers))
-    data = report_data(entries, title, labels, further, answers=made, columns=columns)
+    layers = {} if subject is None else read_layers(subject, [entry.attribution for entry in entries])
+    data = report_data(entries, title, labels, further, answers=made, columns=columns, layers=layers)
     with whole(path) as part:
         part.write_text(report_html(data), encoding="utf-8")
     return path

@@ -30,6 +30,7 @@ from ..tasks.lm import CausalLM
 from ..tasks.spans import QuestionAnswering
 from .document import content_policy, report_html
 from .generation import Answer, generation_data, proved
+from .layers import read_layers
 from .page import Entry, report_data, text_data
 from .queue import ENDED, Queue, Submission
 from .report import prove
@@ -67,11 +68,18 @@ def explainer(subject: Subject, choices: Mapping[str, Way], seed: int = 0) -> Ca
                 except MasklensError as error:
                     submission.problems.append(f"{name}: {in_layers(str(error))}")
                 submission.done += 1
-        shown = text_data if submission.new_tokens is None else generation_data
-        about = {"job": submission.id, "like": submission.like}
-        submission.result = {**shown(found), **about} if found else None
+            submission.result = result_data(subject, submission, found) if found else None
 
     return work
+
+
+def result_data(subject: Subject, submission: Submission, found: Sequence[Any]) -> dict[str, Any]:
+    """What was found, as the viewer shows it; below a text also what each layer would predict."""
+    about = {"job": submission.id, "like": submission.like}
+    if submission.new_tokens is not None:
+        return {**generation_data(found), **about}
+    first = found[0].attribution
+    return {**text_data(found, read_layers(subject, [first]).get(first.text)), **about}
 
 
 def explain_text(subject: Subject, submission: Submission, name: str, way: Way, seed: int) -> list[Entry]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 LABEL_WIDTH = 11
 GAP = 1
 LONGEST_NAME = 24
+MOST_RUNS = 8
+"""how many runs of layers a line names, at most"""
+CLOSE = 0.1
+"""how far the probabilities of layers that are joined may be from that of the first"""
 LONGEST_PIECE = 14
 """the longest token in a row of 80 characters that has further columns"""
 
@@ -181,17 +185,31 @@ def proof_line(attribution: Attribution, proof: Verification) -> Text:
 
 
 def layers_line(found: LayerPredictions) -> Text:
-    """The predictions of the layers, from the first to the last; neighbouring layers that agree are
-    joined."""
-    line = Text.assemble(("each layer's own prediction: ", "dim"))
-    for name, run in groupby(range(len(found.sites)), lambda k: found.predictions[k]):
-        first, *_, last = [*run] * 2
-        where = site_name(found.sites[first])
-        where += f" to {site_name(found.sites[last])}" if last > first else ""
-        line.append_text(Text.assemble((f"{where} ", "dim"), printable(name)))
-        line.append(f" {found.probabilities[last]:.0%}, ", "dim")
+    """The predictions of the layers, from the first to the last. Neighbouring layers are joined where they
+    agree; of many changes the last ones are shown."""
+    line, all_runs = Text.assemble(("each layer's own prediction: ", "dim")), _runs(found)
+    line.append("..., " * (len(all_runs) > MOST_RUNS), "dim")
+    for run in all_runs[-MOST_RUNS:]:
+        where = " to ".join(dict.fromkeys(site_name(found.sites[k]) for k in (run[0], run[-1])))
+        shares = [found.probabilities[k] for k in run]
+        share = " to ".join(dict.fromkeys(f"{one:.0%}" for one in (min(shares), max(shares))))
+        line.append_text(Text.assemble((f"{where} ", "dim"), printable(found.predictions[run[0]])))
+        line.append(f" {share}, ", "dim")
     line.append_text(Text.assemble((printable(found.answer), "bold"), (f" {found.since}", "dim")))
     return line
+
+
+def _runs(found: LayerPredictions) -> list[list[int]]:
+    """Neighbouring layers with the same prediction, and a probability close to that of the first of them."""
+    runs: list[list[int]] = []
+    for k, name in enumerate(found.predictions):
+        first = runs[-1][0] if runs else k
+        near = abs(found.probabilities[k] - found.probabilities[first]) <= CLOSE
+        if runs and name == found.predictions[first] and near:
+            runs[-1].append(k)
+        else:
+            runs.append([k])
+    return runs
 
 
 def block(

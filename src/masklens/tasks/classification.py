@@ -113,8 +113,11 @@ class MultiLabel(Classification):
         return (output * target).sum(-1)
 
     def log_probability(self, output: Tensor, target: Tensor) -> Tensor:
-        """The log-probability that all labels of the target are present, as independent events."""
-        return self.score(F.logsigmoid(output.float()), target)
+        """The log-probability that all labels of the target are present, as independent events; if the target
+        has no label, that none is present."""
+        logits = output.float()
+        all_present = self.score(F.logsigmoid(logits), target)
+        return torch.where(target.bool().any(-1), all_present, F.logsigmoid(-logits).sum(-1))
 
     def probabilities(self, output: Tensor) -> list[dict[str, float]]:
         return self._by_name(output.float().sigmoid())

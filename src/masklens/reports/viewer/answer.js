@@ -49,16 +49,16 @@ function stepFacts(one) {
   );
 }
 
-// What the model's own head reads at each layer.
+// What the model's own head reads at each layer, for the step of an answer or for a text.
 function lensRow(text) {
-  const one = text.steps?.[chosenStep(text)];
+  const one = text.steps ? text.steps[chosenStep(text)] : text.layers;
   if (!one?.lens) return null;
   const name = (row) => siteName(text.logit_lens_sites[row]),
     since = one.settled == null ? "it is never the likeliest" : `on top from ${siteName(one.settled)}`,
     stays = (row) => one.settled != null && text.logit_lens_sites[row] >= one.settled;
   return el(
     "details",
-    { class: "lens", open: true },
+    { class: "lens card", open: true },
     el("summary", {}, "what each layer would predict: ", isolated(one.piece), `, ${since}`),
     el(
       "div",
@@ -72,6 +72,7 @@ function lensRow(text) {
         ),
       ),
     ),
+    one.note ? el("p", { class: "soft", text: one.note }) : null,
   );
 }
 

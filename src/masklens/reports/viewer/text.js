@@ -14,7 +14,7 @@ function textView(index) {
   const cards = el("div", { class: `cards${mixed ? " mixed" : ""}` });
   for (const map of maps) cards.append(card(text, map));
   if (!maps.length) cards.append(el("p", { class: "soft", text: "Nothing to show with these choices." }));
-  page.append(cards);
+  page.append(cards, ...[lensRow(text)].filter(Boolean));
   return page;
 }
 
@@ -231,8 +231,7 @@ function card(text, map) {
   );
   one.append(cardHead(text, map), line, proof);
   if (map.emerged) one.append(el("p", { class: "emerged" }, isolated(map.emerged)));
-  one.append(picture, ...[lensRow(text)].filter(Boolean));
-  one.append(legend(map, viewOf(text, map, state.words)), sum, compared, about(map));
+  one.append(picture, legend(map, viewOf(text, map, state.words)), sum, compared, about(map));
   one.showRow = () => {
     for (const cell of $$(".chosen", one)) cell.classList.remove("chosen");
     const row = rowAt(map, state.site);
