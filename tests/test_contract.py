@@ -62,6 +62,7 @@ def check(method: Method, subject, texts, chosen: dict[str, Any]) -> str:
     except (MethodError, ModelError) as error:
         same(before, snapshot(subject.module))
         assert len(str(error)) > 20, "it must say why"
+        assert "passes no gradient" not in str(error), "none of these models is quantised"
         return str(error)
     same(before, snapshot(subject.module))
     for text, one in zip(texts, together, strict=True):

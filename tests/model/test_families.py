@@ -2,13 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 import transformers as hf
 from torch import nn
 
 import tiny
-from masklens import DiffMask, Subject, explain, register_family
+from masklens import DiffMask, Subject, explain, explain_generation, register_family
 from masklens.errors import ModelError
 from masklens.model.families import FAMILIES, find_points, longest_input
 
@@ -205,6 +206,28 @@ def test_lora(family, unchanged):
     unchanged(model)
 
 
+def test_an_answer_of_a_model_with_lora(unchanged):
+    """The scores are those of the model into which the adapter is merged."""
+    peft = pytest.importorskip("peft")
+    options = peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear")
+    model = peft.get_peft_model(tiny.model("llama", "causal"), options)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(parameter, std=0.1)
+    subject, text = Subject(model, tiny.sentencepiece()), "the plot is dull"
+    explain_generation(subject, text, max_new_tokens=1)  # the first answer leaves a config in PEFT's wrapper
+    unchanged(model)
+    made = [explain_generation(subject, text, m, max_new_tokens=3) for m in ("gradient", "occlusion")]
+    unchanged(model)
+    plain = explain_generation(tiny.subject("llama", "causal"), text, max_new_tokens=3)
+    assert not np.allclose(plain.probabilities, made[0].probabilities), "the adapter was not used"
+    merged = Subject(model.merge_and_unload(), tiny.sentencepiece())
+    for one in made:
+        again = explain_generation(merged, text, one.method, max_new_tokens=3)
+        assert one.answer == again.answer
+        np.testing.assert_allclose(one.scores, again.scores, atol=1e-4)
+
+
 def test_prompt_tuning_is_turned_away():
     peft = pytest.importorskip("peft")
     options = peft.PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=2)
@@ -266,6 +289,17 @@ def test_weights_that_are_loaded_as_needed(family):
         assert torch.allclose(torch.tensor(a.scores), torch.tensor(b.scores), atol=1e-5)
     assert all(p.requires_grad for p in model.parameters())
     assert next(model.parameters()).device.type == "meta"
+
+
+@pytest.mark.parametrize(("family", "head"), [("bert", "classification"), ("llama", "causal")])
+def test_device_map_auto_loads_the_same_model(family, head, tmp_path):
+    pytest.importorskip("accelerate")
+    tiny.model(family, head).save_pretrained(tmp_path)
+    tiny.FAMILIES[family].tokenizer().save_pretrained(tmp_path)
+    spread = Subject.from_pretrained(tmp_path, device_map="auto")
+    plain = Subject.from_pretrained(tmp_path, device=spread.device)
+    for method in ("gradient", "occlusion"):
+        assert explain(spread, tiny.TEXTS, method) == explain(plain, tiny.TEXTS, method)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second device: a GPU beside the CPU")

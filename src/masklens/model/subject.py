@@ -23,8 +23,9 @@ from ..tasks.base import Task
 from .batch import Batch, TokenizerEncoder
 from .default import HOME
 from .devices import check_device, check_weights, moved
+from .gradients import Passage
 from .locks import lock_of
-from .modes import let_learn, outside_inference_mode
+from .modes import let_learn, outside_inference_mode, unpacked
 from .nans import looking_now, refuse_nan
 from .tap import Point, Replacement, gathering, keeping_hooks, output_lengths, recomputing, tap
 from .tokenizer import check_tokenizer
@@ -110,6 +111,7 @@ class Subject:
         self._encode = encode
         self._lengths: dict[Point, int] | None = None
         self._frozen = 0
+        self._passage = Passage()
         self._compiled = False
         """whether a part is compiled; found when the model is frozen"""
 
@@ -153,7 +155,7 @@ class Subject:
         together = (self.module, self.points, self.blocks, self.head)  # these name parts of the module
         made.module, made.points, made.blocks, made.head = copy.deepcopy(together)
         made.module.to(dtype)
-        made._lengths = None
+        made._lengths, made._passage = None, Passage()
         return made
 
     @classmethod
@@ -249,7 +251,8 @@ class Subject:
         record, edits = tuple(record), dict(replace or {})
         with self.frozen(), self._lean():
             skip = self._skip(batch, edits, record)
-            with tap(self.points, record, edits, skip) as states:
+            looking = self._passage.looked_at(self.module, self.points.values(), edits)
+            with looking, tap(self.points, record, edits, skip) as states:
                 output = self._output(batch, check)
         for site, state in states.items():
             _check_state(site, state, batch)
@@ -377,11 +380,13 @@ class Subject:
         places = [(m._parameters, name) for m in modules for name in m._parameters]
         learning = [(own, name) for own, name in places if getattr(own[name], "requires_grad", False)]
         self._frozen += 1
+        self._passage.forget()
         try:
             for m in training:
                 m.training = False
             let_learn(learning, False)
-            yield
+            with unpacked(modules):
+                yield
         finally:
             for m in training:
                 m.training = True

@@ -63,6 +63,18 @@ def watch(module: nn.Module, call: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
+def after_each(
+    modules: Iterable[nn.Module], look: Callable[[nn.Module, tuple, dict[str, Any], Any], None]
+) -> Iterator[None]:
+    """Inside the block, call `look(module, args, kwargs, output)` whenever one of the modules has run, before
+    a `tap` inside the block replaces its output. An exception stops the pass."""
+    with ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(module.register_forward_hook(look, with_kwargs=True))
+        yield
+
+
+@contextmanager
 def tap(
     points: Mapping[int, Point],
     record: Iterable[int] = (),
