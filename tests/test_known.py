@@ -94,8 +94,10 @@ def test_explain_then_verify_encodes_and_runs_each_text_once(texts, tokenised):
 
 @pytest.mark.parametrize("command", ["explain", "report", "evaluate"])
 def test_so_do_the_commands(command, tokenised, monkeypatch, tmp_path):
+    """What each layer would predict is left out: it takes one more run of each text."""
     one = tiny.subject("bert")
     monkeypatch.setattr(Subject, "from_pretrained", lambda *_, **__: one)
+    monkeypatch.setattr("masklens.methods.logit_lens.has_layer_predictions", lambda task: False)
     more = {"report": ["--out", tmp_path / "x.html"], "evaluate": ["--metric", "hiding", "--draws", "2"]}
     given = [command, *TEXTS, "--model", "tiny", "--method", "gradient", *more.get(command, [])]
     with whole_rows(one.module, one.tokenizer) as rows:

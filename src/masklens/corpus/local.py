@@ -62,15 +62,16 @@ def run(
         cores: CPU cores of each worker of a cluster without GPUs.
         report: a function that gets messages about the progress.
     """
-    folder, places, method = Folder(out), devices(device), find(job.method_name())
-    job = replace(job, method=method.name)
-    method.check_options(list(job.options))
+    folder, places = Folder(out), devices(device)
     if ray is not None:
         from .ray import check_installed
 
         check_installed()
     if folder.local:
         check_folder_writable(folder.root)
+    method = find(job.method_name())
+    method.check_options(list(job.options))
+    job = replace(job, method=method.name)
     files = find_files(job.input)
     with folder.lock():
         plan = _plan(job, folder, files, strict, report)
