@@ -232,6 +232,8 @@ def test_answers_as_targets():
         ((0, 400), "not an answer"),
         (3, "'3' is not in the context"),
         (3.5, "not an answer"),
+        (("John", "Paris"), "not an answer"),
+        ((1.5, 2), "not an answer"),
     ]:
         with pytest.raises(TargetError, match=message):
             task.resolve(bad, output, batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -86,17 +87,14 @@ class QuestionAnswering(Task):
                 where = "part of the context that the model read, which was cut:" if known else "context"
                 raise TargetError(f"the answer {wanted!r} is not in the {where} {batch.texts[i][1]!r:.80}")
             return max(found, key=lambda span: float(logits[0, span[0]] + logits[1, span[1]]))
-        count = len(batch.tokens[i])
-        if (
-            isinstance(wanted, str | int | float)
-            or len(wanted) != 2
-            or not 0 <= wanted[0] <= wanted[1] < count
-        ):
+        count, ends = len(batch.tokens[i]), wanted if isinstance(wanted, Sequence) else ()
+        whole = all(isinstance(end, Integral) and not isinstance(end, bool) for end in ends)
+        if len(ends) != 2 or not whole or not 0 <= ends[0] <= ends[1] < count:
             raise TargetError(
                 f"{wanted!r} is not an answer; give its text, or (start, end) token numbers with "
                 f"0 <= start <= end < {count}"
             )
-        return int(wanted[0]), int(wanted[1])
+        return int(ends[0]), int(ends[1])
 
     def score(self, output: Tensor, target: Tensor) -> Tensor:
         return output.gather(2, target[:, :, None]).sum((1, 2))
