@@ -40,7 +40,7 @@ NAMES = {
     "free_baseline": "Without amortisation",
     "free": "Without amortisation, zero baseline",
 }
-LEFT, RIGHT, TOP, BOTTOM = 1.0, 0.6, 0.4, 0.6
+LEFT, RIGHT, TOP, BOTTOM = 1.0, 1.0, 0.4, 0.6
 """inches around a map: names of sites, labels that lean out, title, colour bar"""
 FIGURE6 = ("attention", "information_bottleneck", "guan", "integrated_gradients", "inputs", "states")
 FIGURE12 = ("states", "free_baseline", "free")
@@ -75,7 +75,8 @@ def draw_examples(out: Path, found: Mapping[str, Sequence[Attribution]]) -> None
 
 
 def maps(found: Mapping[str, Attribution], columns: int = 3) -> Any:
-    """Heat maps side by side, lettered; each site's scores are shares of the site's largest."""
+    """Heat maps side by side, lettered. Keep probabilities have one scale; other scores are shares of the
+    site's largest."""
     from matplotlib.figure import Figure
 
     across = LEFT + 0.26 * max(len(a.tokens) for a in found.values()) + RIGHT
@@ -86,7 +87,7 @@ def maps(found: Mapping[str, Attribution], columns: int = 3) -> Any:
         line, column = divmod(i, columns)
         left, bottom = column * across + LEFT, height - (line + 1) * down + BOTTOM
         size = (across - LEFT - RIGHT) / width, (down - TOP - BOTTOM) / height
-        ax = heatmap.plot(attribution, figure.add_axes((left / width, bottom / height, *size)), per_site=True)
+        ax = heatmap.plot(attribution, figure.add_axes((left / width, bottom / height, *size)))
         ax.set_title(f"({'abcdefgh'[i]}) {NAMES[name]}", loc="left", fontsize=10)
     return figure
 
