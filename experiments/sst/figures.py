@@ -40,7 +40,7 @@ NAMES = {
     "free_baseline": "Without amortisation",
     "free": "Without amortisation, zero baseline",
 }
-LEFT, RIGHT, TOP, BOTTOM = 1.0, 1.0, 0.4, 0.6
+LEFT, RIGHT, TOP, BOTTOM = 1.0, 1.3, 0.4, 0.6
 """inches around a map: names of sites, labels that lean out, title, colour bar"""
 FIGURE6 = ("attention", "information_bottleneck", "guan", "integrated_gradients", "inputs", "states")
 FIGURE12 = ("states", "free_baseline", "free")
