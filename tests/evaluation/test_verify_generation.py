@@ -169,3 +169,12 @@ def test_records_of_the_other_kind(bigram, call, said):
 def test_a_share_that_is_none(bigram, keep):
     with pytest.raises(MethodError, match="between 0 and 1"):
         ml.verify_generation(bigram, explained(bigram), keep=keep)
+
+
+def test_verify_takes_a_generator_and_says_what_it_does_not_take():
+    subject = tiny.subject("bert")
+    out = ml.explain(subject, ["dull", "a car"], "gradient")
+    assert len(ml.verify(subject, (a for a in out), control=False)) == 2
+    for given in (3, None, out[0], "dull", [out[0], 3]):
+        with pytest.raises(MethodError, match=r"takes a list of attributions, not .*; give \[attribution\]"):
+            ml.verify(subject, given)

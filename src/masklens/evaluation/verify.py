@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -90,7 +90,7 @@ def verify(
             which is the constraint of DiffMask's Eq. 2 for every text.
         control: whether random explanations are tried too. Without them there is no verdict.
     """
-    check_attributions(attributions)
+    attributions = as_attributions(attributions)
     if not attributions:
         return []
     question = Question(keep, margin, guard, same_prediction, control)
@@ -99,14 +99,16 @@ def verify(
     return verifier.at_sites(attributions, sites, replace, question)[0]
 
 
-def check_attributions(given: Any) -> None:
-    """Raise a MethodError for explained answers, and for an attribution that is not in a list."""
-    if isinstance(given, Attribution):
-        raise MethodError("verify takes a list of attributions; give [attribution]")
-    if isinstance(given, Generation) or any(isinstance(one, Generation) for one in given):
+def as_attributions(given: Any) -> list[Attribution]:
+    """The explained texts in a list or a generator; a MethodError for anything else."""
+    found = list(given) if isinstance(given, Iterable) else [given]
+    if any(isinstance(one, Generation) for one in found):
         raise MethodError(
             "verify is for explained texts; give an explained answer to verify_generation(subject, answer)"
         )
+    if not isinstance(given, Iterable) or not all(isinstance(one, Attribution) for one in found):
+        raise MethodError(f"verify takes a list of attributions, not {given!r:.60}; give [attribution]")
+    return found
 
 
 class Verifier:
