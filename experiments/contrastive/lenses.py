@@ -26,6 +26,7 @@ from masklens.diffmask.texts import FrozenTexts
 
 from ..labelled import read_test, read_train
 from ..parts import Found
+from ..sst.treebank import read_split
 from .prompts import Prompt, alignment, evidence_tokens, read_prompts
 
 TRAIN, VALIDATION = 1000, 100
@@ -77,9 +78,12 @@ def contrastive_sets(data: Path, measured: Mapping[str, Sequence[Prompt]], seed:
 
 
 def question_sets(data: Path, name: str, count: int, seed: int) -> Sets:
-    """Questions about texts of a data set; `count` of its test texts are measured."""
+    """Questions about texts of a data set; `count` of its test texts are measured. A margin holds for texts
+    like those that a lens is calibrated on, so all reviews are sentences: none is a phrase of SST-2's
+    training set."""
     dataset, question = QUESTIONS[name]
-    learned = [question.format(text) for text in read_train(data, dataset).sample(TRAIN, seed).texts]
+    train = read_split(data, dataset, "train") if dataset == "sst2" else read_train(data, dataset)
+    learned = [question.format(text) for text in train.sample(TRAIN, seed).texts]
     measured = [question.format(text) for text in read_test(data, dataset).sample(count, seed).texts]
     return Sets(learned[VALIDATION:], learned[:VALIDATION], measured)
 
