@@ -38,8 +38,9 @@ def asked_about(data):
     reviews = "sentence\tlabel\n" + "".join(f"the plot is {word}\t1\n" for word in "abcdef")
     (data / "sst2").mkdir()
     (data / "sst2" / "dev.tsv").write_text(reviews)
-    with lzma.open(data / "sst2" / "train.tsv.xz", "wt") as file:
-        file.write(reviews)
+    (data / "sst").mkdir()
+    trees = [f"(3 (2 the) (2 plot) (2 is) (2 {word}))\n" for word in "abcdef"]
+    (data / "sst" / "train.txt").write_text("".join(trees))
     (data / "agnews").mkdir()
     (data / "agnews" / "test.csv").write_text("".join(f"1,Paris,a {word}\n" for word in "abcdef"))
     with lzma.open(data / "agnews" / "train_subset.csv.xz", "wt") as file:
