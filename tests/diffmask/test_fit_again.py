@@ -163,7 +163,7 @@ def test_a_fit_killed_twenty_times_is_the_same_to_the_bit(tmp_path):
     context.set_forkserver_preload(["test_fit_again", "masklens.diffmask.lens", "sevens"])
     draw, kills = random.Random(0), 0
     while kills < 20:
-        process = context.Process(target=killed_fit, args=(tmp_path / "killed", draw.uniform(0.01, 0.4)))
+        process = context.Process(target=killed_fit, args=(tmp_path / "killed", draw.uniform(0.01, 0.2)))
         process.start()
         process.join(300)
         assert process.exitcode == -signal.SIGKILL, "it ended before it was killed: make it longer"

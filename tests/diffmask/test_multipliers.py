@@ -134,12 +134,11 @@ def test_at_its_price_the_loss_pushes_a_rows_gates_neither_way():
     for bias in made.probe.biases:
         bias.fill_(0.0)  # every gate is undecided, none is near the ends of what gates are sampled with
     training, pushes = Training(made, settings), []
-    with training._watched():
+    with training.watched():
         for step in range(400):
-            terms = made.terms(step)
-            loss = training.loss(terms)
-            pushes.append(torch.stack(torch.autograd.grad(loss, training.probe.biases, retain_graph=True)))
-            training._hold_margin(terms, loss, rate=0.0)  # nothing moves but the prices
+            loss = training.loss(made.terms(step))
+            pushes.append(torch.stack(torch.autograd.grad(loss, training.probe.biases)))
+            training._hold_margin(*training.gradients(step), rate=0.0)  # nothing moves but the prices
     assert (training.prices.values > 2 * Prices.LEAST).all()
     single, later = torch.stack(pushes).abs().mean(0), torch.stack(pushes[200:]).mean(0)
     assert (later.abs() < 0.1 * single).all()

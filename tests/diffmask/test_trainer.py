@@ -75,12 +75,59 @@ def test_a_step_goes_down_the_loss():
     before = weights(training)
     training.loss(made.terms(2000), warming=False).backward()
     slopes = {name: p.grad.clone() for name, p in training.probe.named_parameters()}
-    with training._watched():
+    with training.watched():
         training._one_step()
     for name, p in training.probe.named_parameters():
         moved, seen = p.detach() - before[name], slopes[name].abs() > 1e-6
         assert seen.any()  # Adam's first step is against the sign of each slope
         assert torch.equal(moved[seen].sign(), -slopes[name][seen].sign())
+
+
+@pytest.mark.parametrize("over", ["inputs", "states"])
+@pytest.mark.parametrize("warming", [True, False])
+def test_rows_one_after_the_other_have_the_gradients_of_all_together(over, warming):
+    whole, apart = (Training(shaken(objective(over=over)), QUICK) for _ in range(2))
+    apart.at_once.texts = 1
+    with whole.watched(), apart.watched():
+        (terms, need), (parts, needs) = (one.gradients(20, warming) for one in (whole, apart))
+    torch.testing.assert_close(tuple(terms), tuple(parts))
+    torch.testing.assert_close(need, needs)
+    for one, other in zip(whole.parameters, apart.parameters, strict=True):
+        assert (one.grad is None) == (other.grad is None)
+        if one.grad is not None:
+            torch.testing.assert_close(one.grad, other.grad)
+    assert any(p.grad is not None and p.grad.any() for p in whole.parameters)
+
+
+def test_rows_that_do_not_fit_into_memory_go_one_after_the_other():
+    seen, training, plain = [], Training(objective(), QUICK), Training(objective(), QUICK)
+    terms = training.objective.terms
+
+    def small(step, rank, world, warming, rows):
+        seen.append(list(rows))
+        if len(rows) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return terms(step, rank, world, warming, rows)
+
+    training.objective.terms = small
+    training.run()
+    plain.run()
+    assert seen[:5] == [[0, 1], [0], [1], [0], [1]] and training.history != []
+    for name, value in weights(plain).items():
+        torch.testing.assert_close(weights(training)[name], value, atol=1e-4, rtol=1e-3)
+
+
+def test_a_row_that_does_not_fit_into_memory_alone_is_an_error():
+    training = Training(objective(), QUICK)
+
+    def never(*given):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    training.objective.terms = never
+    with pytest.raises(
+        TrainingError, match="a step of 16 texts needs more memory .*; give a smaller batch_s"
+    ):
+        training.run()
 
 
 def test_rates_go_up_and_come_down():
@@ -109,7 +156,7 @@ def test_at_first_the_baselines_alone_are_learned():
     assert [QUICK.warming(step) for step in (0, 3, 4, 39)] == [True, True, False, False]
     for expected in ({"baselines"}, {"baselines", "gates"}):
         for _ in range(4):
-            with training._watched():
+            with training.watched():
                 training._one_step()
             training.step += 1
         changed = {name for name, value in weights(training).items() if not torch.equal(value, before[name])}
@@ -124,7 +171,7 @@ def test_biases_follow_the_divergence_of_hard_masks():
     terms = made.terms
     made.terms = lambda *given: terms(*given)._replace(hard=torch.tensor([0.0, 9.0]))
     before = [float(gate.bias) for gate in made.probe.gates]
-    with training._watched():
+    with training.watched():
         for _ in range(30):
             training._one_step()
     after = [float(gate.bias) for gate in made.probe.gates]

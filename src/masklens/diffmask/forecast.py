@@ -74,8 +74,8 @@ def saved_step(folder: Path) -> int:
 
 def _try_step(training: Training, step: int) -> None:
     """The work of a step without its effect."""
-    terms = training.objective.terms(step, training.processes.rank, training.processes.size)
-    training.loss(terms).backward()
+    with training.watched():
+        training.gradients(step)
     training.optimizer.zero_grad()
 
 

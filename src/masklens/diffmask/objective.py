@@ -31,6 +31,8 @@ EMPTIED = 16
 """one text in so many is emptied while the baselines warm up, to ask what an empty text says"""
 USUAL = 1024
 """how many texts the model's average output is taken over"""
+POOL = 8
+"""how many batches are sorted by length together; fewer texts than for so many come more than once"""
 FEWEST = 3
 """texts of a row in a step, at least: one with sampled gates, one with a hard mask, one emptied"""
 
@@ -53,6 +55,7 @@ class Terms(NamedTuple):
 class Step(NamedTuple):
     """The texts of a step that are this process's, one row's after the other's."""
 
+    rows: Sequence[int]
     drawn: Drawn
     each: int
     """texts of a row"""
@@ -95,10 +98,21 @@ class LensObjective:
         anchored = settings.anchor > 0 and self._usual is not None
         self.emptied = max(1, self.per_row // EMPTIED) if anchored else 0
         self.hard = max(1, round(HARD * self.per_row))
+        least = self.per_row * rows * (POOL if train.batch.by_token else 1)
+        self._copies = -(-least // len(train))
+        """how often a text comes in an epoch"""
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
 
-    def terms(self, step: int, rank: int = 0, world: int = 1, warming: bool = False) -> Terms:
-        """The terms of a step; with several processes their mean over processes is the whole step's.
+    def terms(
+        self,
+        step: int,
+        rank: int = 0,
+        world: int = 1,
+        warming: bool = False,
+        rows: Sequence[int] | None = None,
+    ) -> Terms:
+        """The terms of a step, for all rows or for some; with several processes their mean over processes is
+        the whole step's.
 
         Every row masks `per_row` texts of its own: first some by hard masks, the others by sampled gates.
         While the baselines warm up, all have random masks but for some at the end, which are emptied.
@@ -107,9 +121,10 @@ class LensObjective:
             raise TrainingError(
                 f"a step has {self.per_row} texts a site for {world} processes; give a larger batch_size"
             )
-        made = self._step(step, torch.arange(self.per_row)[rank::world], warming)
+        rows = range(len(self.probe.rows)) if rows is None else rows
+        made = self._step(step, torch.arange(self.per_row)[rank::world], warming, rows)
         keep = self._random(made) if warming else self._gated(made)
-        output = self._outputs(made.drawn, keep, made.each)
+        output = self._outputs(made, keep)
         divergence = made.by_row(self.train.subject.task.divergence(self._reference(made), output))
         empty = self.emptied if warming else 0
         sampled = self.per_row - self.hard - empty
@@ -126,18 +141,19 @@ class LensObjective:
             mean(made.shares(tried * (1 - tried)), made.sampled, sampled),
         )
 
-    def _step(self, step: int, mine: Tensor, warming: bool) -> Step:
-        """The step's texts and noise; `mine` (each,) says which of a row's texts are this process's."""
-        generator = self._generator("step", step)
-        ids = self._texts(step, generator)[:, mine]  # (rows, each)
-        drawn = self.train.draw(ids.flatten().tolist())
-        shape = (len(ids), self.per_row, self.train.batch.shape[1])
-        uniform = torch.rand(shape, generator=generator, dtype=torch.float32)[:, mine, : drawn.batch.shape[1]]
-        share = torch.rand(*shape[:2], 1, generator=generator, dtype=torch.float32)[:, mine]
+    def _step(self, step: int, mine: Tensor, warming: bool, rows: Sequence[int]) -> Step:
+        """The texts and noise of some rows; `mine` (each,) says which of a row's texts are this process's."""
+        generator, some = self._generator("step", step), torch.tensor(rows)[:, None]
+        ids = self._texts(step, generator)
+        drawn = self.train.draw(ids[some, mine].flatten().tolist())
+        shape = (*ids.shape, self.train.batch.shape[1])
+        noise = torch.rand(shape, generator=generator, dtype=torch.float32)
+        uniform = noise[some, mine, : drawn.batch.shape[1]]  # (rows, each, tokens)
+        share = torch.rand(*ids.shape, 1, generator=generator, dtype=torch.float32)[some, mine]
         uniform, share = (moved(one.flatten(0, 1), drawn.batch.valid.device) for one in (uniform, share))
         emptied = mine >= self.per_row - (self.emptied if warming else 0)
-        logits = self._logits(drawn, len(mine))
-        return Step(drawn, len(mine), logits, uniform, share, mine < self.hard, emptied)
+        logits = self._logits(drawn, rows, len(mine))
+        return Step(rows, drawn, len(mine), logits, uniform, share, mine < self.hard, emptied)
 
     def _random(self, made: Step) -> Tensor:
         """Random masks, each text with a share of its own."""
@@ -157,26 +173,25 @@ class LensObjective:
         wide = made.of_all(made.emptied).reshape(-1, *[1] * (reference.dim() - 1))
         return torch.where(wide, self._usual.to(reference), reference)
 
-    def _logits(self, drawn: Drawn, each: int) -> Tensor:
+    def _logits(self, drawn: Drawn, rows: Sequence[int], each: int) -> Tensor:
         """Every row's logits of its own texts, one row's after the other's."""
-        parts = [_part(i, each) for i in range(len(self.probe.rows))]
-        made = [self.probe.logits(i, drawn.states(p), drawn.reader_of(p)) for i, p in enumerate(parts)]
-        return torch.cat(made)
+        parts = _parts(rows, each).items()
+        return torch.cat([self.probe.logits(i, drawn.states(p), drawn.reader_of(p)) for i, p in parts])
 
-    def _outputs(self, drawn: Drawn, keep: Tensor, each: int) -> Tensor:
+    def _outputs(self, made: Step, keep: Tensor) -> Tensor:
         """The outputs when every row's texts are edited at its site.
 
         Texts of all rows run together where they are edited at one site, where no block can be skipped below
         an edit, and on a GPU, which many small runs would leave idle.
         """
-        subject, rows = self.train.subject, self.probe.rows
-        edits = {row.edit for row in rows}
+        subject, drawn, parts = self.train.subject, made.drawn, _parts(made.rows, made.each)
+        edits = {self.probe.rows[i].edit for i in made.rows}
         if len(edits) > 1 and subject.blocks and keep.device.type != "cuda":
-            return torch.cat([self._row_outputs(drawn, keep, i, each) for i in range(len(rows))])
+            return torch.cat([self._row_outputs(drawn, keep, i, part) for i, part in parts.items()])
         keep = torch.where(drawn.removable, keep, 1.0)
 
         def edit_at(site: int) -> Callable[[Tensor], Tensor] | Tensor:
-            here = {i: _part(i, each) for i, row in enumerate(rows) if row.edit == site}
+            here = {i: part for i, part in parts.items() if self.probe.rows[i].edit == site}
             edited = [mix(keep[p], drawn.read(site, p), self.probe.baseline(i)) for i, p in here.items()]
             if len(edits) == 1:
                 return torch.cat(edited)
@@ -184,10 +199,9 @@ class LensObjective:
 
         return subject.run(drawn.batch, {site: edit_at(site) for site in edits}, check=False).output
 
-    def _row_outputs(self, drawn: Drawn, keep: Tensor, row: int, each: int) -> Tensor:
-        part, edit = _part(row, each), self.probe.rows[row].edit
+    def _row_outputs(self, drawn: Drawn, keep: Tensor, row: int, part: slice) -> Tensor:
+        edit, baseline = self.probe.rows[row].edit, self.probe.baseline(row)
         batch, state = drawn.batch.take(range(part.start, part.stop)), drawn.read(edit, part)
-        baseline = self.probe.baseline(row)
         return edited_run(self.train.subject, batch, edit, state, keep[part], baseline, check=False)
 
     @cached_property
@@ -207,7 +221,7 @@ class LensObjective:
     def _texts(self, step: int, generator: torch.Generator) -> Tensor:
         """The texts of a step, (rows, per row), shuffled each epoch."""
         size = self.per_row * len(self.probe.rows)
-        epoch, place = divmod(step, max(1, len(self.train) // size))
+        epoch, place = divmod(step, self._copies * len(self.train) // size)
         if self._epoch[0] != epoch:
             self._epoch = (epoch, self._shuffled(epoch, size))
         found = torch.tensor(self._epoch[1][place])
@@ -216,12 +230,10 @@ class LensObjective:
     def _shuffled(self, epoch: int, size: int) -> list[list[int]]:
         """An epoch's batches; where padding can be left out, texts of like length go together."""
         generator = self._generator("epoch", epoch)
-        order = torch.randperm(len(self.train), generator=generator)
-        if len(order) < size:  # few texts: some come more than once
-            order = order.repeat(-(-size // len(order)))
+        order = torch.randperm(len(self.train), generator=generator).repeat(self._copies)
         order = order[: len(order) // size * size]
         if self.train.batch.by_token:
-            pools = [pool[self.train.lengths[pool].argsort(stable=True)] for pool in order.split(8 * size)]
+            pools = [pool[self.train.lengths[pool].argsort(stable=True)] for pool in order.split(POOL * size)]
             order = torch.cat(pools)
         batches = order.split(size)
         return [batches[i].tolist() for i in torch.randperm(len(batches), generator=generator).tolist()]
@@ -235,8 +247,9 @@ class LensObjective:
         calibrate(self.probe, self.validation, self.settings.margin)
 
 
-def _part(row: int, each: int) -> slice:
-    return slice(row * each, (row + 1) * each)
+def _parts(rows: Sequence[int], each: int) -> dict[int, slice]:
+    """Where each row's texts are."""
+    return {row: slice(k * each, (k + 1) * each) for k, row in enumerate(rows)}
 
 
 def _put(state: Tensor, parts: Sequence[slice], edited: Sequence[Tensor]) -> Tensor:

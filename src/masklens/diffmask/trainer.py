@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -26,6 +27,7 @@ from torch import Tensor
 
 from ..errors import TrainingError, check_seed
 from ..files import FileModel, parse, whole
+from ..model.memory import BatchSize, out_of_memory
 from ..progress import showing, stage
 from ..records.layers import site_name
 from .first_states import first_states
@@ -155,6 +157,8 @@ class Training:
         self.prices = Prices(len(self.probe.rows), self.device)
         self.step = 0
         self.history: list[dict[str, Any]] = []
+        self.at_once = BatchSize(len(self.probe.rows), 1)
+        """the number of rows that fit into memory together"""
         self._lost = torch.tensor(False, device=self.device)
 
     def run(self, show_progress: bool = False) -> None:
@@ -165,7 +169,8 @@ class Training:
             showing(show_progress and is_main()),
             stage("fitting", steps, self.step) as update,
             fast_products(),
-            self._watched(),
+            self.watched(),
+            _telling_what_fits(self.objective.per_row * len(self.probe.rows)),
         ):
             while self.step < steps:
                 terms = self._one_step()
@@ -177,7 +182,7 @@ class Training:
                     self._evaluate()
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def watched(self) -> Iterator[None]:
         """Gradients are also computed for the biases, which the prices are set by."""
         try:
             for bias in self.probe.biases:
@@ -191,39 +196,57 @@ class Training:
         if self._lost:
             raise TrainingError(f"the loss was not finite before step {self.step}; lower lr, or use float32")
 
-    def loss(self, terms: Terms, warming: bool = False) -> Tensor:
+    def loss(self, terms: Terms, warming: bool = False, rows: slice = slice(None)) -> Tensor:
         """Eq. 3 summed over rows, and the baseline's prior. Hard masks have no gradient to the gates: through
         them the baselines learn."""
         moved = terms.divergence + terms.hard / 2 + self.settings.anchor * terms.emptied
         cost = WEIGHT / self.settings.margin * moved
-        return (cost if warming else self.prices.values * terms.kept + cost).sum()
+        return (cost if warming else self.prices.values[rows] * terms.kept + cost).sum()
 
     def _one_step(self) -> Terms:
         rate, warming = self.settings.rate(self.step), self.settings.warming(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak"] * rate
-        terms = self.objective.terms(self.step, self.processes.rank, self.processes.size, warming)
-        loss = self.loss(terms, warming)
-        self._lost.logical_or_(~torch.isfinite(loss.detach()))
-        self.optimizer.zero_grad()
-        if warming:
-            loss.backward()
-        else:
-            self._hold_margin(terms, loss, rate)
+        terms, need = self.gradients(self.step, warming)
+        self._lost.logical_or_(~torch.isfinite(self.loss(terms, warming)))
+        if not warming:
+            self._hold_margin(terms, need, rate)
         self._share_gradients()
         self.optimizer.step()
         return terms
 
-    def _hold_margin(self, terms: Terms, loss: Tensor, rate: float) -> None:
-        """Backward, and what follows from the step for the biases and the prices."""
-        biases = self.probe.biases
-        grown = torch.autograd.grad(terms.kept.sum(), biases, retain_graph=True)
-        loss.backward(inputs=[*self.parameters, *biases])
-        pushed = [torch.zeros_like(bias) if bias.grad is None else bias.grad for bias in biases]
-        need = self.prices.values * torch.stack(grown) - torch.stack(pushed)
-        for bias in biases:
-            bias.grad = None
-        seen = torch.stack([terms.hard.detach().float(), need.float(), terms.slope.float()])
+    def gradients(self, step: int, warming: bool = False) -> tuple[Terms, Tensor]:
+        """Compute a step's gradients. Returns its terms, and how strongly each row's gates are needed open.
+
+        Rows that do not fit into memory together are computed in halves, in later steps too.
+        """
+        self.optimizer.zero_grad()
+        work, found = partial(self._of, step, warming), []
+        for part in self.at_once.cut([1] * len(self.probe.rows)):
+            for _, (values, slopes) in self.at_once.within_memory(work, part):
+                found.append(values)
+                for p, slope in zip(self.parameters, slopes, strict=True):
+                    if slope is not None:
+                        p.grad = slope if p.grad is None else p.grad + slope
+        *terms, need = torch.cat(found, dim=1)
+        return Terms(*terms), need
+
+    def _of(self, step: int, warming: bool, rows: list[int]) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """The terms and the need of some rows, (terms + 1, rows), and the gradients of all parameters."""
+        terms = self.objective.terms(step, self.processes.rank, self.processes.size, warming, rows)
+        here, count = slice(rows[0], rows[-1] + 1), len(self.parameters)
+        loss, biases = self.loss(terms, warming, here), [] if warming else self.probe.biases[here]
+        grown = torch.autograd.grad(terms.kept.sum(), biases, retain_graph=True) if biases else ()
+        slopes = torch.autograd.grad(loss, [*self.parameters, *biases], allow_unused=True)
+        need = torch.zeros_like(loss).expand(len(rows))
+        if biases:
+            pushed = [torch.zeros_like(loss) if one is None else one for one in slopes[count:]]
+            need = self.prices.values[here] * torch.stack(grown) - torch.stack(pushed)
+        return torch.stack([one.detach().float() for one in (*terms, need)]), slopes[:count]
+
+    def _hold_margin(self, terms: Terms, need: Tensor, rate: float) -> None:
+        """What follows from a step for the biases and the prices."""
+        seen = torch.stack([terms.hard, need, terms.slope])
         hard, need, slope = self.processes.summed(seen) / self.processes.size
         self.prices.update(need, slope)
         self.offsets.update(hard, rate)
@@ -354,6 +377,20 @@ def _check_same(saved: Mapping[str, Any], given: Mapping[str, Any], file: Path) 
                 f"{file} was written with {name} {saved.get(name)!r}, this run has {value!r}; go on with the "
                 f"same, or use another folder"
             )
+
+
+@contextmanager
+def _telling_what_fits(texts: int) -> Iterator[None]:
+    """Say what to do where a step does not fit into memory, not even that of a single row."""
+    try:
+        yield
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        raise TrainingError(
+            f"a step of {texts} texts needs more memory than there is, also layer by layer; give a smaller "
+            f"batch_size, or shorter texts"
+        ) from error
 
 
 @contextmanager
