@@ -381,15 +381,15 @@ def _check_same(saved: Mapping[str, Any], given: Mapping[str, Any], file: Path) 
 
 @contextmanager
 def _telling_what_fits(texts: int) -> Iterator[None]:
-    """Say what to do where a step does not fit into memory, not even that of a single row."""
+    """Say what to do where memory does not suffice, not even for one row after the other."""
     try:
         yield
     except Exception as error:
         if not out_of_memory(error):
             raise
         raise TrainingError(
-            f"a step of {texts} texts needs more memory than there is, also layer by layer; give a smaller "
-            f"batch_size, or shorter texts"
+            f"fitting needs more memory than there is, even with one layer after the other; give a "
+            f"batch_size below {texts}, or shorter texts"
         ) from error
 
 
