@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lens_parts import slow_baseline, slow_logits
+from masklens.diffmask import networks
 from masklens.diffmask.gates import HardConcrete
 from masklens.diffmask.networks import (
     LIMIT,
@@ -140,6 +141,31 @@ def test_keep_is_the_probability_of_each_row(states):
     for row in range(3):
         expected = HardConcrete(probe.logits(row, states)).prob_nonzero()
         assert torch.equal(keep[row], expected) and torch.equal(probe.keep_of(row, states), expected)
+
+
+@pytest.mark.parametrize("widths", [WIDTHS, dict.fromkeys(WIDTHS, 6)])
+def test_rows_computed_together_are_what_each_is_alone(widths, states, monkeypatch):
+    """Also their gradients; rows of one width are one product."""
+    torch.manual_seed(0)
+    probe = Probe(rows_for("states", [0, 1, 2]), widths, hidden=8)
+    for i, p in enumerate(probe.parameters()):
+        torch.nn.init.normal_(p, std=0.1 + 0.02 * i)
+    given = {site: states[0 if widths[1] == 6 else site] + site for site in states}
+    probe.fit_statistics(given, torch.ones(3, 5, dtype=torch.bool))
+    seen = {
+        row: probe.seen(row, {site: one[row : row + 1] for site, one in given.items()}) for row in range(3)
+    }
+    alone = torch.cat([probe.gate(row)(*one) for row, one in seen.items()])
+    products, run = [], networks.side_by_side
+    monkeypatch.setattr(networks, "side_by_side", lambda g, s: products.append(len(g)) or run(g, s))
+    together = probe.own_logits(seen)
+    assert products == ([3] if widths[1] == 6 else [1, 1, 1])
+    torch.testing.assert_close(together, alone)
+    learned = list(probe.gates.parameters())
+    slopes = [torch.autograd.grad(one.square().sum(), learned) for one in (together, alone)]
+    for one, other in zip(*slopes, strict=True):
+        torch.testing.assert_close(one, other)
+        assert one.any()
 
 
 def test_statistics_standardise_what_a_row_reads(states):

@@ -20,6 +20,8 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, cast
 
 import torch
@@ -120,8 +122,21 @@ class GateNetwork(nn.Module):
     def forward(self, *states: Tensor) -> Tensor:
         """States of one or more sites, (..., width) each, to logits (...)."""
         seen = torch.cat([state.to(self.mean.dtype) for state in states], dim=-1)
-        units = torch.tanh(self.inner(((seen - self.mean) / self.scale).clamp(-OUTLIER, OUTLIER)))
-        return inward(self.bias + SCALE * self.outer(units)[..., 0], -LIMIT, LIMIT)
+        return side_by_side([self], seen.flatten(0, -2)[None]).view(seen.shape[:-1])
+
+
+def side_by_side(gates: Sequence[GateNetwork], seen: Tensor) -> Tensor:
+    """The logits of networks of one shape, each for its own tokens: (networks, tokens, width) to (networks,
+    tokens)."""
+
+    def each(name: str) -> Tensor:
+        return torch.stack([attrgetter(name)(gate) for gate in gates])
+
+    usual = ((seen - each("mean")[:, None]) / each("scale")[:, None]).clamp(-OUTLIER, OUTLIER)
+    weight, bias = each("inner.weight").mT, each("inner.bias")[:, None]
+    units = torch.tanh(torch.baddbmm(bias, usual, weight))  # (networks, tokens, hidden)
+    logits = (units @ each("outer.weight").mT)[..., 0]
+    return inward(each("bias")[:, None] + SCALE * logits, -LIMIT, LIMIT)
 
 
 class Masks(nn.Module):
@@ -221,6 +236,19 @@ class Probe(Masks):
     def logits(self, row: int, states: Mapping[int, Tensor], reader: Tensor | None = None) -> Tensor:
         """One row's logits (examples, tokens) from states (examples, tokens, width) by site."""
         return self.gate(row)(*self.seen(row, states, reader))
+
+    def own_logits(self, seen: Mapping[int, Sequence[Tensor]]) -> Tensor:
+        """The logits of some rows, each of its own texts, one row's after the other's, from the states that
+        each row sees, (texts, tokens, width). Neighbours of one shape are computed together, because a GPU is
+        slow at many small products.
+        """
+        found = []
+        for _, group in groupby(seen, lambda row: self.gate(row).inner.weight.shape):
+            rows = list(group)
+            every = torch.stack([torch.cat([one.float() for one in seen[row]], dim=-1) for row in rows])
+            logits = side_by_side([self.gate(row) for row in rows], every.flatten(1, 2))
+            found.append(logits.view(-1, every.shape[2]))
+        return torch.cat(found)
 
     def keep_of(self, row: int, states: Mapping[int, Tensor], reader: Tensor | None = None) -> Tensor:
         return kept(self.logits(row, states, reader))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..errors import TrainingError
 from ..model.batch import moved
-from ..model.masking import edited_run, mix
+from ..model.masking import baseline_at, edited_run, mix
 from .judging import Judged, calibrate, judge
 from .networks import NOISE, THRESHOLD, Probe, kept, sample
 from .texts import Drawn, FrozenTexts
@@ -176,7 +176,9 @@ class LensObjective:
     def _logits(self, drawn: Drawn, rows: Sequence[int], each: int) -> Tensor:
         """Every row's logits of its own texts, one row's after the other's."""
         parts = _parts(rows, each).items()
-        return torch.cat([self.probe.logits(i, drawn.states(p), drawn.reader_of(p)) for i, p in parts])
+        return self.probe.own_logits(
+            {i: self.probe.seen(i, drawn.states(p), drawn.reader_of(p)) for i, p in parts}
+        )
 
     def _outputs(self, made: Step, keep: Tensor) -> Tensor:
         """The outputs when every row's texts are edited at its site.
@@ -189,15 +191,23 @@ class LensObjective:
         if len(edits) > 1 and subject.blocks and keep.device.type != "cuda":
             return torch.cat([self._row_outputs(drawn, keep, i, part) for i, part in parts.items()])
         keep = torch.where(drawn.removable, keep, 1.0)
+        if len(edits) == 1:
+            (site,) = edits
+            edited = mix(keep, drawn.read(site, slice(None)), self._baselines(made))
+            return subject.run(drawn.batch, {site: edited}, check=False).output
 
-        def edit_at(site: int) -> Callable[[Tensor], Tensor] | Tensor:
+        def edit_at(site: int) -> Callable[[Tensor], Tensor]:
             here = {i: part for i, part in parts.items() if self.probe.rows[i].edit == site}
             edited = [mix(keep[p], drawn.read(site, p), self.probe.baseline(i)) for i, p in here.items()]
-            if len(edits) == 1:
-                return torch.cat(edited)
             return lambda state: _put(state, list(here.values()), edited)
 
         return subject.run(drawn.batch, {site: edit_at(site) for site in edits}, check=False).output
+
+    def _baselines(self, made: Step) -> Tensor:
+        """What replaces the states of each text, (texts, 1 or tokens, width)."""
+        tokens = made.logits.shape[1]
+        rows = [torch.atleast_2d(baseline_at(self.probe.baseline(i), tokens)) for i in made.rows]
+        return torch.stack(rows).repeat_interleave(made.each, dim=0)
 
     def _row_outputs(self, drawn: Drawn, keep: Tensor, row: int, part: slice) -> Tensor:
         edit, baseline = self.probe.rows[row].edit, self.probe.baseline(row)
