@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -109,7 +108,7 @@ class ModelRun:
         """
         training = folder / "training"
         resumed, start = (training / CHECKPOINT).exists(), time.perf_counter()
-        how |= {"folder": training, "show_progress": sys.stderr.isatty(), **self.fit_settings}
+        how |= {"folder": training, "show_progress": True, **self.fit_settings}
         lens = DiffMask.fit(self.subject, texts, over, margin, seed, **how)
         found = {
             "resumed": resumed,

@@ -9,6 +9,7 @@ GPU lenses are fitted too, on other prompts; on a CPU, where that takes hours, o
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,7 +83,9 @@ def run(
         parts.do(name, lambda g=group, w=which: measure(subject, sets[g], w, seed), tell)
     for name in asked_for(lenses, part) if part or device != "cpu" else ():
         what = name.removeprefix("lens/")
-        parts.do(name, lambda w=what: lens(subject, data, sets, w, limit, seed, steps), tell)
+        training = out / "training" / f"{Path(model).stem}-{what}"
+        parts.do(name, lambda w=what, t=training: lens(subject, data, sets, w, limit, seed, steps, t), tell)
+        shutil.rmtree(training, ignore_errors=True)
     report.write(out, names, lenses, command_line("contrastive", out="DIR", data="DATA", seed=seed))
 
 
@@ -111,11 +114,12 @@ def lens(
     limit: int,
     seed: int,
     steps: int | None,
+    training: Path,
 ) -> Found:
     """A lens for the contrastive prompts, over "inputs" or "states", or for questions about a data set."""
     if which in QUESTIONS:
-        return on_questions(subject, data, which, ASKED * limit, seed, steps)
-    return on_contrastive(subject, data, sets, which, seed, steps)
+        return on_questions(subject, data, which, ASKED * limit, seed, steps, training)
+    return on_contrastive(subject, data, sets, which, seed, steps, training)
 
 
 def comparable(subject: Subject, prompts: Sequence[Prompt]) -> list[Prompt]:

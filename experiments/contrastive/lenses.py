@@ -7,6 +7,7 @@ whole prompt in common. Single words and sentence frames are the same in both.
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict
@@ -89,12 +90,20 @@ def question_sets(data: Path, name: str, count: int, seed: int) -> Sets:
 
 
 def fitted(
-    subject: Subject, sets: Sets, over: str, seed: int, steps: int | None, sites: Any = None
-) -> DiffMask:
+    subject: Subject,
+    sets: Sets,
+    over: str,
+    seed: int,
+    steps: int | None,
+    folder: Path,
+    sites: Sequence[int] | None = None,
+) -> tuple[DiffMask, float]:
+    """A lens with the defaults, and how many seconds it took. Checkpoints go into the folder."""
+    start = time.perf_counter()
     settings: dict[str, Any] = {} if steps is None else {"steps": steps}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is over the margin is in the table
-        return DiffMask.fit(
+        lens = DiffMask.fit(
             subject,
             sets.learned,
             over,
@@ -103,8 +112,11 @@ def fitted(
             sites,
             held_out=sets.measured,
             validation=sets.validation,
+            folder=folder,
+            show_progress=True,
             **settings,
         )
+    return lens, time.perf_counter() - start
 
 
 def on_contrastive(
@@ -114,23 +126,28 @@ def on_contrastive(
     over: str,
     seed: int,
     steps: int | None,
+    folder: Path,
 ) -> Found:
     """A lens over inputs or states, and what it drops and keeps of the measured prompts."""
     sets = contrastive_sets(data, measured, seed)
-    lens = fitted(subject, sets, over, seed, steps)
+    lens, seconds = fitted(subject, sets, over, seed, steps, folder)
     prompts = [prompt for some in measured.values() for prompt in some]
-    return {**about(lens, sets, seed), **on_evidence(prompts, lens.explain(sets.measured))}
+    return {**about(lens, sets, seed, seconds), **on_evidence(prompts, lens.explain(sets.measured))}
 
 
-def on_questions(subject: Subject, data: Path, name: str, count: int, seed: int, steps: int | None) -> Found:
+def on_questions(
+    subject: Subject, data: Path, name: str, count: int, seed: int, steps: int | None, folder: Path
+) -> Found:
     """A lens over inputs at DEPTHS of the depth, for questions about the texts of a data set."""
     sets, last = question_sets(data, name, count, seed), len(subject.sites) - 1
     sites = sorted({subject.sites[round(share * last)] for share in DEPTHS})
-    return about(fitted(subject, sets, "inputs", seed, steps, sites), sets, seed)
+    lens, seconds = fitted(subject, sets, "inputs", seed, steps, folder, sites)
+    return about(lens, sets, seed, seconds)
 
 
-def about(lens: DiffMask, sets: Sets, seed: int) -> Found:
+def about(lens: DiffMask, sets: Sets, seed: int, seconds: float) -> Found:
     return {
+        "seconds_to_fit": seconds,
         "texts": len(sets.learned),
         "measured": len(sets.measured),
         "example": sets.measured[0],

@@ -69,7 +69,7 @@ def _lens(model: str, name: str, lens: Found) -> list[str]:
     settings, margin, what = lens["settings"], lens["lens"]["margin"], name.split("/")[1]
     title = f"a lens over {what}" if "evidence_kept" in lens else f"a lens over inputs, {what}"
     said = (
-        f"Fitted with the defaults on {lens['texts']:,} other prompts in {lens['seconds']:.0f} seconds "
+        f"Fitted with the defaults on {lens['texts']:,} other prompts in {lens['seconds_to_fit']:.0f} seconds "
         f"({settings['device']}). The margin is {margin} nats. Measured on {lens['measured']} prompts such "
         f'as "{" ".join(lens["example"].split())}". "At random" is the divergence if as many tokens of each '
         f"prompt are dropped, drawn at random."
