@@ -66,13 +66,14 @@ only tokens are evidence is left out.
 def _lens(model: str, name: str, lens: Found) -> list[str]:
     """What a lens drops at each site, what it would cost to drop others, and how much of the evidence it
     keeps where that is known."""
-    settings, margin, what = lens["settings"], lens["lens"]["margin"], name.split("/")[1]
+    margin, what = lens["lens"]["margin"], name.split("/")[1]
+    time = f"{lens['seconds_to_fit']:.0f} seconds ({lens['settings']['device']})"
     title = f"a lens over {what}" if "evidence_kept" in lens else f"a lens over inputs, {what}"
+    example = " ".join(lens["example"].split())
     said = (
-        f"Fitted with the defaults on {lens['texts']:,} other prompts in {lens['seconds_to_fit']:.0f} seconds "
-        f"({settings['device']}). The margin is {margin} nats. Measured on {lens['measured']} prompts such "
-        f'as "{" ".join(lens["example"].split())}". "At random" is the divergence if as many tokens of each '
-        f"prompt are dropped, drawn at random."
+        f"Fitted with the defaults on {lens['texts']:,} other prompts in {time}. The margin is {margin} "
+        f'nats. Measured on {lens["measured"]} prompts such as "{example}". "At random" is the divergence if '
+        f"as many tokens of each prompt are dropped, drawn at random."
     )
     heads = ["layer", "dropped", "divergence", "at random", "same next token"]
     rows = [
