@@ -124,7 +124,7 @@ def explain(
             attributions = text_by_text(list((proved if verify else found).values()))
             if out:
                 with stage(f"writing {out}"):
-                    write(attributions, out, subject if verify else None, lenses, guard)
+                    write(attributions, out, subject, lenses, guard, verify)
                 tell(f"wrote {out}")
             layers = None if as_json else read_layers(subject, attributions)
     if generate or chat:
