@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MOST_BYTES = 10**8
 FORM = '[{"role": "user", "content": "..."}]'
 """a chat as a file has it"""
+SPANS = '["a part of the prompt", ...]'
+"""spans as a file has them"""
 
 
 def gather_prompts(
@@ -38,12 +40,32 @@ def gather_prompts(
         return list(gather(texts, pattern, columns, limit))
     unused = {"a text": texts, "--input": pattern, "--column": columns, "--limit": limit}
     check_unused(unused, "--generate without --chat")
-    try:
-        found = _messages(json.loads(read_bytes(chat, most=MOST_BYTES)))
-    except ValueError as error:
-        raise FileError(f"{chat} is not JSON: {error}") from error
+    found = _messages(_read_json(chat))
     several = isinstance(found, list) and found and isinstance(_messages(found[0]), list)
     return [_checked(chat, _messages(one)) for one in (found if several else [found])]
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(read_bytes(file, most=MOST_BYTES))
+    except ValueError as error:
+        raise FileError(f"{file} is not JSON: {error}") from error
+
+
+def read_units(given: str, turns: bool) -> Any:
+    """The name of units, or the spans in a json file."""
+    from ..records.units import check_units
+
+    if not given.endswith(".json"):
+        check_units(given, turns)
+        return given
+    spans = _read_json(Path(given))
+    try:
+        check_units(tuple(spans) if isinstance(spans, list) else None, turns)
+    except TextError as error:
+        said = json.dumps(spans)
+        raise FileError(f"{given} has {said:.60} where a list of spans is needed: {SPANS}") from error
+    return spans
 
 
 def _messages(chat: Any) -> Any:
