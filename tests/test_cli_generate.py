@@ -264,6 +264,19 @@ def test_units_are_checked_before_the_model_is_loaded(no_model, units, said):
     assert done.exit_code == 2 and done.stderr.endswith(said)
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--option", "norm=l1"], "occlusion has no option 'norm'"),
+        (["--layer", "words", "--method", "attention"], "attention has no"),
+    ],
+)
+def test_every_method_is_checked_before_the_first_one_works(model, monkeypatch, more, said):
+    monkeypatch.setattr("masklens.explain_generation", lambda *a, **k: pytest.fail("a method works"))
+    done = call("--model", model, "a", "--generate", "--method", "gradient", "--method", "occlusion", *more)
+    assert done.exit_code == 2 and said in done.stderr
+
+
 def test_layers_of_an_answer(model):
     common = ("--model", model, "--generate", "the plot", "--max-new-tokens", 1, "--json")
     (row,) = json.loads(call(*common, "--layer", "block 1", "--layer", "words").stdout)

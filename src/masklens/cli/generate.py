@@ -101,17 +101,21 @@ def answer_all(
     **common: Any,
 ) -> list[Generation]:
     """Each method's explanation of the answer to each prompt; `common` goes to `explain_generation`."""
+    from ..methods.explain import chosen_sites
     from ..methods.registry import find
     from ..methods.usual import usual_method
 
-    made = []
+    chosen, own, made = [find(name) for name in methods or [usual_method(subject)]], read_options(options), []
+    for method in chosen:
+        method.check_options(list(own))
+        chosen_sites(subject, method, sites, None)
     for prompt in prompts:
-        for name in methods or [usual_method(subject)]:
+        for method in chosen:
             # One backward pass gives the scores of all layers; other methods pay for each layer.
-            where = sites or ("all" if find(name).all_sites_at_once else None)
-            with stage(f"explaining the answer with {name}"):
+            where = sites or ("all" if method.all_sites_at_once else None)
+            with stage(f"explaining the answer with {method.name}"):
                 one = masklens.explain_generation(
-                    subject, prompt, name, sites=where, method_options=read_options(options), **common
+                    subject, prompt, method.name, sites=where, method_options=own, **common
                 )
             made.append(one)
     return made
