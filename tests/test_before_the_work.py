@@ -214,6 +214,14 @@ def test_imported_attributions_are_checked_by_evaluate_and_report(row, words, fo
     refused(call("report", "--input", "theirs.json"), "row 1 of", words)
 
 
+@pytest.mark.parametrize("ending", ["json", "parquet"])
+def test_explained_answers_are_no_attributions(ending, tmp_path, no_work):
+    made = ml.explain_generation(tiny.subject("gpt2", "causal"), "the plot is", max_new_tokens=2)
+    file = ml.save(made, tmp_path / f"answers.{ending}")
+    refused(call("evaluate", "--attributions", file), f"{file} holds explained answers", "verify_generation")
+    refused(call("report", "--input", file), f"{file} holds explained answers", "masklens.report")
+
+
 def test_hints():
     assert did_you_mean("gradCam", ["gradcam", "random"]) == "; did you mean 'gradcam'?"
     assert did_you_mean("xyz", ["gradcam", "random"]) == ""

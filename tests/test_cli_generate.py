@@ -12,7 +12,10 @@ import masklens as ml
 from masklens.cli.generate import gather_prompts
 from masklens.cli.main import app
 
-TEMPLATE = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
+    "{% if thinking %}{{ 'thinking ' }}{% endif %}{% for tool in tools or [] %}{{ tool.name }}{% endfor %}"
+)
 CHAT = [{"role": "user", "content": "the plot is dull. who lives ?"}]
 
 
@@ -120,10 +123,72 @@ def test_options_of_generate(model):
     assert wrong.exit_code == 2 and "called with bananas, says" in wrong.stderr
 
 
+def test_options_of_the_chat_template(model, tmp_path):
+    (tmp_path / "chat.json").write_text(json.dumps(CHAT))
+    common = (
+        "--model",
+        model,
+        "--chat",
+        tmp_path / "chat.json",
+        "--max-new-tokens",
+        1,
+        "--json",
+        "--no-verify",
+    )
+    done = call(
+        *common, "--template-option", "thinking=true", "--template-option", 'tools=[{"name": "clock"}]'
+    )
+    (row,) = json.loads(done.stdout)
+    assert row["prompt"].endswith("who lives ?\nthinking clock")
+    assert row["settings"]["template_options"] == {"thinking": True, "tools": [{"name": "clock"}]}
+    wrong = call(*common, "--template-option", "bananas=3")
+    assert wrong.exit_code == 2 and "the chat template has no option 'bananas'" in wrong.stderr
+
+
+def test_spans_from_a_file(model, tmp_path):
+    (tmp_path / "chat.json").write_text(json.dumps(CHAT))
+    (tmp_path / "spans.json").write_text('["plot is", [22, 27]]')
+    common = (
+        "--model",
+        model,
+        "--chat",
+        tmp_path / "chat.json",
+        "--max-new-tokens",
+        1,
+        "--json",
+        "--no-verify",
+    )
+    (row,) = json.loads(call(*common, "--units", tmp_path / "spans.json").stdout)
+    assert row["kind"] == "spans" and {"plot is", ". who"} < set(row["tokens"])
+    asked = ("--model", model, "--generate", "a plot is", "a plot is", "--units", tmp_path / "spans.json")
+    several = call(*asked)
+    assert several.exit_code == 2 and "spans.json are for one prompt; there are 2" in several.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "is not JSON"),
+        ('"words"', '"words" where'),
+        ("[]", "[] where"),
+        ("[[1]]", "a list of spans is needed"),
+    ],
+)
+def test_files_that_hold_no_spans(no_model, tmp_path, content, said):
+    file = tmp_path / "spans.json"
+    file.write_text(content)
+    done = call("a", "--generate", "--units", file)
+    assert done.exit_code == 2 and str(file) in done.stderr and said in done.stderr
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         (["a", "--units", "words"], "--generate"),
+        (["a", "--template-option", "x=1"], "--template-option needs --chat"),
+        (["a", "--generate", "--template-option", "x=1"], "--template-option needs --chat"),
+        (["--chat", "missing.json", "--template-option", "x"], "write --template-option NAME=VALUE"),
+        (["a", "--generate", "--units", "missing.json"], "cannot read missing.json"),
         (["a", "--rather-than", "b"], "--rather-than needs --generate or --chat"),
         (["a", "--generation-option", "top_k=3"], "--generation-option needs --generate or --chat"),
         (["a", "--generate", "--rather-than", "b"], "--rather-than needs --target"),
@@ -187,13 +252,29 @@ def test_chats_as_objects_with_messages(tmp_path):
 @pytest.mark.parametrize(
     ("units", "said"),
     [
-        ("paragraphs", "no units 'paragraphs'; give tokens, words, sentences, turns\n"),
+        (
+            "paragraphs",
+            "no units 'paragraphs'; give tokens, words, sentences, turns, or a json file of spans\n",
+        ),
         ("turns", "a string has no turns; they are for --chat\n"),
     ],
 )
 def test_units_are_checked_before_the_model_is_loaded(no_model, units, said):
     done = call("a", "--generate", "--units", units)
     assert done.exit_code == 2 and done.stderr.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--option", "norm=l1"], "occlusion has no option 'norm'"),
+        (["--layer", "words", "--method", "attention"], "attention has no"),
+    ],
+)
+def test_every_method_is_checked_before_the_first_one_works(model, monkeypatch, more, said):
+    monkeypatch.setattr("masklens.explain_generation", lambda *a, **k: pytest.fail("a method works"))
+    done = call("--model", model, "a", "--generate", "--method", "gradient", "--method", "occlusion", *more)
+    assert done.exit_code == 2 and said in done.stderr
 
 
 def test_layers_of_an_answer(model):

@@ -157,7 +157,10 @@ def test_a_layer_by_its_name(bigram):
         (lambda s, g: ml.verify_generation(s, g.step(0)), r"verify\(subject, attributions\)"),
         (lambda s, g: ml.verify_generation(s, g.attributions()), r"verify\(subject, attributions\)"),
         (lambda s, g: ml.evaluate(s, g), "explained texts"),
-        (lambda s, g: ml.evaluate(s, [g]), "explained texts"),
+        (lambda s, g: ml.evaluate(s, [g]), r"verify_generation\(subject, answer\)"),
+        (lambda s, g: ml.evaluate(s, {"a": [g]}), r"verify_generation\(subject, answer\)"),
+        (lambda s, g: ml.evaluate(s, {"a": g}), r"verify_generation\(subject, answer\)"),
+        (lambda s, g: ml.evaluate(s, {"a": g.step(0)}), r"evaluate takes a list .* give \[attribution\]"),
     ],
 )
 def test_records_of_the_other_kind(bigram, call, said):

@@ -233,6 +233,7 @@ def test_mistakes_are_said(subject, more, error, said):
         ({"max_new_tokens": "5"}, "max_new_tokens is '5'"),
         ({"max_new_tokens": 1.5}, "max_new_tokens is 1.5"),
         ({"max_new_tokens": True}, "max_new_tokens is True"),
+        ({"max_new_tokens": 1000}, "lower max_new_tokens"),
         ({"seed": None}, "seed is None"),
         ({"continuation": "ab\ud800c"}, "not valid Unicode"),
         ({"num_return_sequences": 3, "do_sample": True}, "num_return_sequences is 3; one answer"),

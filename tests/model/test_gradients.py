@@ -71,6 +71,27 @@ def test_an_answer_of_a_quantised_model():
     assert ml.explain_generation(subject, TEXT, "occlusion", max_new_tokens=2).scores.any()
 
 
+@pytest.mark.parametrize("part", ["body", "head"])
+def test_a_quantised_model_is_refused_before_it_answers(part, monkeypatch):
+    subject = quantised("llama", "causal", part)
+    monkeypatch.setattr(
+        type(subject.module), "generate", lambda *a, **k: pytest.fail("an answer is generated")
+    )
+    with pytest.raises(ModelError, match=REFUSED):
+        ml.explain_generation(subject, TEXT, max_new_tokens=2)
+
+
+def test_an_answer_takes_as_many_runs_with_gradients_as_without():
+    """The look at gradients before the answer is one of the runs that tell whether the model is causal."""
+    counts = []
+    for method in ("random", "gradient"):
+        subject, runs = tiny.subject("gpt2", "causal"), []
+        subject.module.register_forward_pre_hook(lambda *_, runs=runs: runs.append(1))
+        ml.explain_generation(subject, TEXT, method, max_new_tokens=4)
+        counts.append(len(runs))
+    assert counts[0] == counts[1]
+
+
 @pytest.mark.parametrize(("family", "head"), CASES)
 def test_occlusion_of_a_quantised_model_by_hand(family, head):
     """The score minus the score with a mask in the place of the token; one text at a time, because the

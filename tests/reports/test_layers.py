@@ -4,9 +4,11 @@ import json
 import re
 
 import pytest
+from typer.testing import CliRunner
 
 import masklens as ml
 import tiny
+from masklens.cli.main import app
 from masklens.reports.labels import visible
 from masklens.reports.layers import layers_data, read_layers
 from records import make
@@ -34,6 +36,26 @@ def test_a_report_has_the_predictions_of_the_layers(family, head, tmp_path):
         assert ("trained for the last layer only" in row["note"]) == (
             head in ("classification", "multi_label")
         )
+
+
+def test_a_report_without_verification_has_them_too(bert, tmp_path):
+    """They cost one run of the model, and are no part of the verification."""
+    texts, out = ["a good film", "the plot"], tmp_path / "made.html"
+    expected = [visible(found.answer) for found in ml.layer_predictions(bert, texts)]
+    made = ml.explain(bert, texts, "gradient")
+    assert '"proofs":' in ml.report(made, out, subject=bert).read_text(encoding="utf-8")
+    shown = texts_in(ml.report(made, out, subject=bert, verify=False))
+    assert [text["layers"]["piece"] for text in shown] == expected
+    assert '"proofs":' not in out.read_text(encoding="utf-8")
+
+
+def test_explain_without_verification_writes_them_into_its_report(tmp_path):
+    command = ["explain", "a fine film", "--method", "gradient", "--no-verify", "--out"]
+    done = CliRunner().invoke(app, [*command, str(tmp_path / "made.html"), "--json"])
+    assert done.exit_code == 0, done.stderr
+    (shown,) = texts_in(tmp_path / "made.html")
+    (expected,) = ml.layer_predictions(ml.Subject.default(), ["a fine film"])
+    assert shown["layers"]["settled"] == expected.settled
 
 
 def test_none_without_a_subject_or_where_there_are_none(bert, tmp_path):

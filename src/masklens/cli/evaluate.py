@@ -87,11 +87,11 @@ def evaluate(
         check_methods(method)
         wanted = gather(texts, input, column, limit, pair) if texts or input else []
         gold = read_gold(input, label_column, limit)
-        subject = load_subject(model, device, truncate, max_length, trust_remote_code)
         runs = corpus_runs(attributions or [], alone=not (texts or input))
         sets: dict[str, Any] = (
             {} if runs else {Path(path).stem: read_attributions(path) for path in attributions or []}
         )
+        subject = load_subject(model, device, truncate, max_length, trust_remote_code)
         if gold is not None:
             subject.task.check_labels(gold, len(wanted) if wanted else len(gold))
         if wanted:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from ..errors import MethodError
 from ..progress import numbered, stage, step
 from ..records.layers import site_number
 from . import options
@@ -19,9 +20,19 @@ from .generate import (
     generation_options,
     keep_answers,
     prove_answers,
+    read_units,
     show_answers,
 )
-from .inputs import check_methods, check_unused, choose_ways, explain_all, gather, load_lenses, load_subject
+from .inputs import (
+    check_methods,
+    check_unused,
+    choose_ways,
+    explain_all,
+    gather,
+    load_lenses,
+    load_subject,
+    read_options,
+)
 
 if TYPE_CHECKING:
     from ..attribution import Attribution
@@ -56,6 +67,7 @@ def explain(
     max_new_tokens: options.NewTokens = None,
     continuation: options.Continuation = None,
     generation_option: options.GenerationOptions = None,
+    template_option: options.TemplateOptions = None,
     verify: options.Verify = True,
     guard: options.Guard = None,
     out: Annotated[
@@ -74,7 +86,6 @@ def explain(
     """
     with working():
         from ..attribution import record
-        from ..records.units import check_units
         from ..reports.export import check_output, write
         from ..reports.layers import read_layers
 
@@ -82,6 +93,8 @@ def explain(
             check_output(out)
         if not verify:
             check_unused({"--guard": guard}, "--verify")
+        if not chat:
+            check_unused({"--template-option": template_option}, "--chat")
         check_methods(method)
         sites = [site_number(name) for name in layer] if layer else None
         if generate or chat:
@@ -94,8 +107,11 @@ def explain(
             if target is None:
                 check_unused({"--rather-than": rather_than}, "--target")
             generated = generation_options(generation_option)
-            check_units(units, turns=chat is not None)
+            filled = read_options(template_option, "--template-option")
+            parts = read_units(units, turns=chat is not None)
             prompts = gather_prompts(chat, texts, input, column, limit)
+            if not isinstance(parts, str) and len(prompts) > 1:
+                raise MethodError(f"the spans of {units} are for one prompt; there are {len(prompts)}")
         else:
             mine: dict[str, Any] = {"--units": units != "tokens", "--continuation": continuation}
             mine |= {"--rather-than": rather_than, "--generation-option": generation_option}
@@ -104,8 +120,8 @@ def explain(
         subject = load_subject(model, device, truncate, max_length, trust_remote_code)
         if generate or chat:
             wished = target if rather_than is None else (target, rather_than)
-            asked: dict[str, Any] = {"units": units, "target": wished, "seed": seed, **generated}
-            asked["continuation"] = continuation
+            asked: dict[str, Any] = {"units": parts, "target": wished, "seed": seed, **generated}
+            asked |= {"continuation": continuation, "template_options": filled}
             if max_new_tokens:
                 asked["max_new_tokens"] = max_new_tokens
             made = answer_all(subject, prompts, method, option, sites, **asked)
@@ -124,7 +140,7 @@ def explain(
             attributions = text_by_text(list((proved if verify else found).values()))
             if out:
                 with stage(f"writing {out}"):
-                    write(attributions, out, subject if verify else None, lenses, guard)
+                    write(attributions, out, subject, lenses, guard, verify)
                 tell(f"wrote {out}")
             layers = None if as_json else read_layers(subject, attributions)
     if generate or chat:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MOST_BYTES = 10**8
 FORM = '[{"role": "user", "content": "..."}]'
 """a chat as a file has it"""
+SPANS = '["a part of the prompt", ...]'
+"""spans as a file has them"""
 
 
 def gather_prompts(
@@ -38,12 +40,32 @@ def gather_prompts(
         return list(gather(texts, pattern, columns, limit))
     unused = {"a text": texts, "--input": pattern, "--column": columns, "--limit": limit}
     check_unused(unused, "--generate without --chat")
-    try:
-        found = _messages(json.loads(read_bytes(chat, most=MOST_BYTES)))
-    except ValueError as error:
-        raise FileError(f"{chat} is not JSON: {error}") from error
+    found = _messages(_read_json(chat))
     several = isinstance(found, list) and found and isinstance(_messages(found[0]), list)
     return [_checked(chat, _messages(one)) for one in (found if several else [found])]
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(read_bytes(file, most=MOST_BYTES))
+    except ValueError as error:
+        raise FileError(f"{file} is not JSON: {error}") from error
+
+
+def read_units(given: str, turns: bool) -> Any:
+    """The name of units, or the spans in a json file."""
+    from ..records.units import check_units
+
+    if not given.endswith(".json"):
+        check_units(given, turns)
+        return given
+    spans = _read_json(Path(given))
+    try:
+        check_units(tuple(spans) if isinstance(spans, list) else None, turns)
+    except TextError as error:
+        said = json.dumps(spans)
+        raise FileError(f"{given} has {said:.60} where a list of spans is needed: {SPANS}") from error
+    return spans
 
 
 def _messages(chat: Any) -> Any:
@@ -79,17 +101,21 @@ def answer_all(
     **common: Any,
 ) -> list[Generation]:
     """Each method's explanation of the answer to each prompt; `common` goes to `explain_generation`."""
+    from ..methods.explain import chosen_sites
     from ..methods.registry import find
     from ..methods.usual import usual_method
 
-    made = []
+    chosen, own, made = [find(name) for name in methods or [usual_method(subject)]], read_options(options), []
+    for method in chosen:
+        method.check_options(list(own))
+        chosen_sites(subject, method, sites, None)
     for prompt in prompts:
-        for name in methods or [usual_method(subject)]:
+        for method in chosen:
             # One backward pass gives the scores of all layers; other methods pay for each layer.
-            where = sites or ("all" if find(name).all_sites_at_once else None)
-            with stage(f"explaining the answer with {name}"):
+            where = sites or ("all" if method.all_sites_at_once else None)
+            with stage(f"explaining the answer with {method.name}"):
                 one = masklens.explain_generation(
-                    subject, prompt, name, sites=where, method_options=read_options(options), **common
+                    subject, prompt, method.name, sites=where, method_options=own, **common
                 )
             made.append(one)
     return made

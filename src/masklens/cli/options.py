@@ -100,8 +100,8 @@ Guard = Annotated[float | None, of_method("--guard", "NATS", GUARD, min=0)]
 VERIFY = "Remove the tokens that are not needed, and run the model again."
 Verify = Annotated[bool, of_method("--verify/--no-verify", FLAG, VERIFY)]
 
-UNITS = "The parts of a prompt that are scored and removed: tokens, words, sentences or turns."
-Units = Annotated[str, of_method("--units", "NAME", UNITS)]
+UNITS = "The parts that are scored and removed: tokens, words, sentences, turns, or a json file of strings."
+Units = Annotated[str, of_method("--units", "NAME|FILE", UNITS)]
 Continuation = Annotated[
     str | None, of_method("--continuation", "TEXT", "Explain this answer instead of the model's own.")
 ]
@@ -117,6 +117,8 @@ GenerationOptions = Annotated[
         "--generation-option", "NAME=VALUE", "An option of generate, such as do_sample=true; repeatable."
     ),
 ]
+TEMPLATE_OPTION = "An option of the chat template, such as enable_thinking=false; repeatable."
+TemplateOptions = Annotated[list[str] | None, of_method("--template-option", "NAME=VALUE", TEMPLATE_OPTION)]
 
 Json = Annotated[bool, of_output("--json", FLAG, "Print JSON, and nothing else, to standard output.")]
 

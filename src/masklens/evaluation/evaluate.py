@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
@@ -26,6 +26,7 @@ from .ranking import Ranking, random_rankings, rank
 from .robustness import warn_of_problems
 from .specificity import Rarity, class_words, no_rarity
 from .table import Cell, Table, cell, cell_of_draws
+from .verify import as_attributions, refuse_answers
 
 Measured = Game | np.ndarray
 
@@ -179,11 +180,14 @@ def check_metrics(metrics: Sequence[str] | None, rationales: Any = None) -> tupl
     return names
 
 
-def _check_sets(sets: Mapping[str, Sequence[Attribution]]) -> dict[str, Sequence[Attribution]]:
+def _check_sets(sets: Any) -> dict[str, Sequence[Attribution]]:
     if not isinstance(sets, Mapping):
+        refuse_answers(sets if isinstance(sets, Iterable) else [sets], "evaluate")
         raise MethodError(
             f"evaluate takes explained texts by name, {{name: attributions}}, not a {type(sets).__name__}"
         )
+    for chosen in sets.values():
+        as_attributions(chosen, "evaluate")
     if not sets or not all(len(chosen) for chosen in sets.values()):
         raise MethodError("nothing to evaluate; give {name: attributions} with at least one attribution each")
     return dict(sets)

@@ -23,6 +23,7 @@ from ..attribution import (
 from ..errors import FileError
 from ..files import FileModel, PlainText, validate
 from ..model.alignment import find_pieces
+from ..records.generation import holds_generations
 
 ENDINGS = (".parquet", ".json", ".jsonl")
 MARK = re.compile(r"[\[<].*[\]>]|[\W_]*", re.DOTALL)
@@ -111,6 +112,11 @@ def read_attributions(path: str | os.PathLike[str]) -> list[Attribution]:
     path = Path(path)
     if path.suffix not in ENDINGS:
         raise FileError(f"cannot read attributions from {path}; use {', '.join(ENDINGS)}")
+    if holds_generations(path):
+        raise FileError(
+            f"{path} holds explained answers, not explained texts; `masklens explain --generate` verifies "
+            f"answers and writes their report, as masklens.verify_generation and masklens.report do"
+        )
     found = within_memory((_attribution(row, where) for where, row in saved_rows(path)), path)
     if not found:
         raise FileError(f"{path} holds no attributions; give a file with at least one")

@@ -99,16 +99,22 @@ def verify(
     return verifier.at_sites(attributions, sites, replace, question)[0]
 
 
-def as_attributions(given: Any) -> list[Attribution]:
+def as_attributions(given: Any, caller: str = "verify") -> list[Attribution]:
     """The explained texts in a list or a generator; a MethodError for anything else."""
     found = list(given) if isinstance(given, Iterable) else [given]
-    if any(isinstance(one, Generation) for one in found):
-        raise MethodError(
-            "verify is for explained texts; give an explained answer to verify_generation(subject, answer)"
-        )
+    refuse_answers(found, caller)
     if not isinstance(given, Iterable) or not all(isinstance(one, Attribution) for one in found):
-        raise MethodError(f"verify takes a list of attributions, not {given!r:.60}; give [attribution]")
+        raise MethodError(f"{caller} takes a list of attributions, not {given!r:.60}; give [attribution]")
     return found
+
+
+def refuse_answers(given: Iterable[Any], caller: str) -> None:
+    """Raise a MethodError if one of them is an explained answer of a language model."""
+    if any(isinstance(one, Generation) for one in given):
+        raise MethodError(
+            f"{caller} is for explained texts, not for an explained answer (Generation); give that to "
+            f"verify_generation(subject, answer), or explain a text and its next token with explain"
+        )
 
 
 class Verifier:

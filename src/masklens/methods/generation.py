@@ -86,10 +86,14 @@ def explain_generation(
     asked = read_prompt(subject, prompt, template_options)
     units = find_spans(asked.text, units)
     check_removable(Layout(asked.text, (), asked.offsets, asked.special, asked.turns), units)
-    answer = _answer_ids(subject, asked, max_new_tokens, continuation, seed, generation_options)
+    given = None if continuation is None else _continuation_ids(subject, continuation)
+    _check_length(subject, asked, max_new_tokens if given is None else len(given))
+    several = given is None and target is None and max_new_tokens > 1
+    early = _early_output(subject, asked, chosen, where) if several else None
+    answer = given or generate(subject, asked.ids, max_new_tokens, seed, generation_options)
     dialogue = _dialogue(subject, asked, answer)
     settings = {"seed": seed, "baselines": baselines, **options}
-    work = _Work(subject, chosen, where, settings, dialogue, units)
+    work = _Work(subject, chosen, where, settings, dialogue, units, early)
     made = work.record(plan_steps(subject, dialogue, target))
     how = {"template_options": template_options or None}
     if continuation is None:
@@ -137,27 +141,22 @@ def _own_options(subject: Subject, sampled: bool) -> dict[str, Any]:
     }
 
 
-def _answer_ids(
-    subject: Subject,
-    prompt: Prompt,
-    max_new_tokens: int,
-    continuation: str | None,
-    seed: int,
-    options: dict[str, Any],
-) -> list[int]:
+def _continuation_ids(subject: Subject, continuation: str) -> list[int]:
+    check_unicode(continuation)
+    ids = list(subject.tokenizer(continuation, add_special_tokens=False)["input_ids"])
+    if not ids:
+        raise TargetError(f"the continuation {continuation!r} has no tokens; give one with at least one")
+    return ids
+
+
+def _check_length(subject: Subject, prompt: Prompt, answer: int) -> None:
+    """Raise a TextError for a prompt that is too long for the model with an answer of so many tokens."""
     limit = getattr(subject._encode, "max_length", None)
-    if continuation is not None:
-        check_unicode(continuation)
-        ids = list(subject.tokenizer(continuation, add_special_tokens=False)["input_ids"])
-        if not ids:
-            raise TargetError(f"the continuation {continuation!r} has no tokens; give one with at least one")
-        max_new_tokens = len(ids)
-    if limit is not None and len(prompt.ids) + max_new_tokens > limit:
+    if limit is not None and len(prompt.ids) + answer > limit:
         raise TextError(
-            f"a prompt of {len(prompt.ids)} tokens and an answer of {max_new_tokens} are too long: the model "
+            f"a prompt of {len(prompt.ids)} tokens and an answer of {answer} are too long: the model "
             f"takes {limit}. Shorten the prompt or lower max_new_tokens"
         )
-    return ids if continuation is not None else generate(subject, prompt.ids, max_new_tokens, seed, options)
 
 
 def generate(
@@ -249,12 +248,14 @@ class _Work:
     settings: dict[str, Any]
     dialogue: Dialogue
     units: Any
+    early: Tensor | None
+    """what `_early_output` gave"""
 
     def record(self, steps: Sequence[Step]) -> Generation:
         whole = self.dialogue.whole
         layout = Layout(whole.text, self.dialogue.names, whole.offsets, whole.special, whole.turns)
         groups = [part for group in unit_groups(layout, self.units) for part in self._sides(group)]
-        causal = len(steps) == 1 or reads_causally(self.subject, self.dialogue)
+        causal = len(steps) == 1 or reads_causally(self.subject, self.dialogue, self.early)
         scores, outputs = self._explained(steps, groups, causal)
         guesses = [self._guesses(step, output) for step, output in zip(steps, outputs, strict=True)]
         return Generation(
@@ -382,13 +383,31 @@ def merged(scores: np.ndarray, groups: Sequence[Sequence[int]], merge: str) -> n
 
 
 @torch.no_grad()
-def reads_causally(subject: Subject, dialogue: Dialogue) -> bool:
-    """Whether the output at a token does not depend on later tokens. This is tried on the first tokens."""
+def reads_causally(subject: Subject, dialogue: Dialogue, early: Tensor | None = None) -> bool:
+    """Whether the output at a token does not depend on later tokens. This is tried on the first tokens.
+
+    `early` is the output at the last of them without later ones, if it is known.
+    """
     short = min(TRIED, dialogue.start)
-    places = (short, min(2 * short, len(dialogue.names)))
-    batch = step_batch(subject, dialogue, [Step(place, Continuation([], []), "") for place in places])
-    position = torch.full((1, 1), short - 1, device=batch.valid.device)
-    alone = replace(batch.take([0]).trimmed(), marks={"positions": position})
-    longer = replace(batch.take([1]), marks={"positions": position})
-    outputs = subject.run(alone).output, subject.run(longer).output
-    return bool(torch.allclose(*outputs, rtol=1e-3, atol=1e-3))
+    alone = _beginning_output(subject, dialogue, short) if early is None else early
+    longer = _beginning_output(subject, dialogue, min(2 * short, len(dialogue.names)))
+    return bool(torch.allclose(alone, longer, rtol=1e-3, atol=1e-3))
+
+
+def _beginning_output(subject: Subject, dialogue: Dialogue, length: int, edits: Any = None) -> Tensor:
+    """The output at the last of the first tokens of a prompt, of which the model reads `length` tokens."""
+    batch = step_batch(subject, dialogue, [Step(length, Continuation([], []), "")])
+    position = torch.full((1, 1), min(TRIED, dialogue.start) - 1, device=batch.valid.device)
+    return subject.run(replace(batch, marks={"positions": position}), edits).output
+
+
+def _early_output(subject: Subject, prompt: Prompt, method: Method, sites: Sequence[int]) -> Tensor | None:
+    """For a method that needs gradients, the output that `reads_causally` needs first, made with gradients:
+    a model that passes none is refused before it answers, and this takes no further run."""
+    if not method.needs.startswith("gradients"):
+        return None
+    count = len(prompt.ids)
+    dialogue = Dialogue(prompt, count, _names(subject.tokenizer, prompt, count), "")
+    edits = {min(sites): lambda state: state.detach().requires_grad_()}
+    with subject.frozen(), torch.enable_grad():
+        return _beginning_output(subject, dialogue, min(TRIED, count), edits).detach()

@@ -32,17 +32,17 @@ def write(
     subject: Any = None,
     lenses: Sequence[Any] = (),
     guard: float | None = None,
+    verify: bool = True,
 ) -> None:
     """Write the attributions to one file, completely or not at all.
 
-    For a report, give the subject and the lenses to have the attributions verified; `guard` is as in
-    `verify`.
+    The subject, the lenses, `guard` and `verify` are those of `report`.
     """
     check_output(path)
     if path.suffix == REPORT:
         from .report import report
 
-        report(attributions, path, subject=subject, lenses=lenses, guard=guard)
+        report(attributions, path, subject=subject, lenses=lenses, guard=guard, verify=verify)
     else:
         WRITERS[path.suffix](attributions, path)
 

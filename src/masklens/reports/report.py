@@ -45,6 +45,7 @@ def report(
     parts_of_speech: bool = False,
     guard: float | None = None,
     columns: Mapping[str, Sequence[Any]] | None = None,
+    verify: bool = True,
 ) -> Path:
     """Write explanations to one HTML file. It opens from disk and needs no network.
 
@@ -64,6 +65,7 @@ def report(
         parts_of_speech: add tables of scores by part of speech (English; needs spaCy).
         guard: as in `verify`.
         columns: further facts of each text by name, such as its source, by which the report can filter.
+        verify: whether explanations are verified; without it the subject only says what each layer predicts.
     """
     path = Path(path)
     if path.suffix != ".html":
@@ -72,7 +74,8 @@ def report(
     answers = _generations(attributions)
     sets = {} if answers else named(attributions)  # type: ignore[arg-type]
     question = Question(keep=keep, guard=guard)
-    entries, random = prove_all(sets, subject, lenses, question)
+    judge = subject if verify else None
+    entries, random = prove_all(sets, judge, lenses, question)
     further = [
         *proof_panels(by_name(main_targets(entries)), random, evaluation, seconds_a_text(sets)),
         *knowledge_chart(lenses),
@@ -80,7 +83,7 @@ def report(
         *overview(main_sets(entries), parts_of_speech),
         *panels,
     ]
-    made = (generation_data([proved(one, subject, keep) for one in some]) for some in same_answers(answers))
+    made = (generation_data([proved(one, judge, keep) for one in some]) for some in same_answers(answers))
     layers = {} if subject is None else read_layers(subject, [entry.attribution for entry in entries])
     data = report_data(entries, title, labels, further, answers=made, columns=columns, layers=layers)
     with whole(path) as part:
