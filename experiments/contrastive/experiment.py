@@ -83,9 +83,10 @@ def run(
         parts.do(name, lambda g=group, w=which: measure(subject, sets[g], w, seed), tell)
     for name in asked_for(lenses, part) if part or device != "cpu" else ():
         what = name.removeprefix("lens/")
-        training = out / "training" / f"{Path(model).stem}-{what}"
+        training = parts.folder / f"training-{what}"
         parts.do(name, lambda w=what, t=training: lens(subject, data, sets, w, limit, seed, steps, t), tell)
-        shutil.rmtree(training, ignore_errors=True)
+        if parts.path(name).exists():
+            shutil.rmtree(training, ignore_errors=True)
     report.write(out, names, lenses, command_line("contrastive", out="DIR", data="DATA", seed=seed))
 
 

@@ -7,7 +7,6 @@ whole prompt in common. Single words and sentence frames are the same in both.
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict
@@ -97,13 +96,12 @@ def fitted(
     steps: int | None,
     folder: Path,
     sites: Sequence[int] | None = None,
-) -> tuple[DiffMask, float]:
-    """A lens with the defaults, and how many seconds it took. Checkpoints go into the folder."""
-    start = time.perf_counter()
+) -> DiffMask:
+    """A lens with the defaults; its fit goes on from a checkpoint in the folder."""
     settings: dict[str, Any] = {} if steps is None else {"steps": steps}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is over the margin is in the table
-        lens = DiffMask.fit(
+        return DiffMask.fit(
             subject,
             sets.learned,
             over,
@@ -116,7 +114,6 @@ def fitted(
             show_progress=True,
             **settings,
         )
-    return lens, time.perf_counter() - start
 
 
 def on_contrastive(
@@ -130,9 +127,9 @@ def on_contrastive(
 ) -> Found:
     """A lens over inputs or states, and what it drops and keeps of the measured prompts."""
     sets = contrastive_sets(data, measured, seed)
-    lens, seconds = fitted(subject, sets, over, seed, steps, folder)
+    lens = fitted(subject, sets, over, seed, steps, folder)
     prompts = [prompt for some in measured.values() for prompt in some]
-    return {**about(lens, sets, seed, seconds), **on_evidence(prompts, lens.explain(sets.measured))}
+    return {**about(lens, sets, seed), **on_evidence(prompts, lens.explain(sets.measured))}
 
 
 def on_questions(
@@ -141,13 +138,11 @@ def on_questions(
     """A lens over inputs at DEPTHS of the depth, for questions about the texts of a data set."""
     sets, last = question_sets(data, name, count, seed), len(subject.sites) - 1
     sites = sorted({subject.sites[round(share * last)] for share in DEPTHS})
-    lens, seconds = fitted(subject, sets, "inputs", seed, steps, folder, sites)
-    return about(lens, sets, seed, seconds)
+    return about(fitted(subject, sets, "inputs", seed, steps, folder, sites), sets, seed)
 
 
-def about(lens: DiffMask, sets: Sets, seed: int, seconds: float) -> Found:
+def about(lens: DiffMask, sets: Sets, seed: int) -> Found:
     return {
-        "seconds_to_fit": seconds,
         "texts": len(sets.learned),
         "measured": len(sets.measured),
         "example": sets.measured[0],

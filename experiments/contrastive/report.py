@@ -67,13 +67,13 @@ def _lens(model: str, name: str, lens: Found) -> list[str]:
     """What a lens drops at each site, what it would cost to drop others, and how much of the evidence it
     keeps where that is known."""
     margin, what = lens["lens"]["margin"], name.split("/")[1]
-    time = f"{lens['seconds_to_fit']:.0f} seconds ({lens['settings']['device']})"
+    time = f"{lens['seconds']:.0f} seconds ({lens['settings']['device']})"
     title = f"a lens over {what}" if "evidence_kept" in lens else f"a lens over inputs, {what}"
     example = " ".join(lens["example"].split())
     said = (
-        f"Fitted with the defaults on {lens['texts']:,} other prompts in {time}. The margin is {margin} "
-        f'nats. Measured on {lens["measured"]} prompts such as "{example}". "At random" is the divergence if '
-        f"as many tokens of each prompt are dropped, drawn at random."
+        f"Fitted with the defaults on {lens['texts']:,} other prompts and measured, in {time}. The margin is "
+        f'{margin} nats. Measured on {lens["measured"]} prompts such as "{example}". "At random" is the '
+        f"divergence if as many tokens of each prompt are dropped, drawn at random."
     )
     heads = ["layer", "dropped", "divergence", "at random", "same next token"]
     rows = [

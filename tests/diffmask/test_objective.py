@@ -26,7 +26,8 @@ from masklens.model.tap import Point
 from masklens.tasks.classification import BinaryClassification
 
 TEXTS = ["a fast funny movie", "dull", "the plot is dull and the movie is slow", "funny"]
-STEP = 30
+STEP = 40
+"""at which the draws move the output in every kind of text"""
 RATES = ("kept", "divergence", "hard", "emptied", "slope")
 BERT = replace(QUICK, batch_size=24, margin=0.2)
 
@@ -319,6 +320,23 @@ def test_few_texts_come_more_than_once_in_a_step():
     made = objective(texts=sevens.texts(5))
     found = made._texts(7, torch.Generator())
     assert found.shape == (2, 8) and set(found.flatten().tolist()) == set(range(5))
+
+
+def test_few_texts_are_sorted_by_length_and_no_row_sees_one_twice_in_a_step(bert):
+    """Without copies there were too few batches to sort: each was as wide as nearly the longest text."""
+    texts = [" ".join(["dull"] * length) for length in range(1, 31)]
+    made = objective(replace(BERT, batch_size=24), "states", bert, texts, TEXTS)
+    rows = len(made.probe.rows)
+    assert made._copies == min(-(-8 * made.per_row * rows // 30), rows) > 1
+    steps = [made._texts(step, made._generator("step", step)) for step in range(30)]
+    for found in steps:
+        assert found.shape == (rows, made.per_row)
+        assert all(len(set(row)) == made.per_row for row in found.tolist())
+    widths = [int(made.train.lengths[found].max()) for found in steps]
+    assert sum(widths) / 30 < 0.8 * made.train.longest
+    assert all(
+        {text for found in steps for text in found[row].tolist()} > set(range(20)) for row in range(rows)
+    )
 
 
 def test_texts_of_like_length_go_together_where_padding_can_be_left_out(bert):

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sevens
+import tiny
 from lens_parts import QUICK, objective, shaken
 from masklens import progress
 from masklens.diffmask.first_states import first_states
@@ -35,6 +36,7 @@ from masklens.errors import TrainingError
 from masklens.model.subject import Subject
 from tampering import damage, often, one_line
 
+TEXTS = ["a fast funny movie", "dull", "the plot is dull and the movie is slow", "funny"]
 RATES = ("kept", "divergence", "hard", "emptied")
 
 
@@ -83,11 +85,14 @@ def test_a_step_goes_down_the_loss():
         assert torch.equal(moved[seen].sign(), -slopes[name][seen].sign())
 
 
+@pytest.mark.parametrize("model", [None, ("bert", "sequence"), ("gpt2", "causal")])
 @pytest.mark.parametrize("over", ["inputs", "states"])
 @pytest.mark.parametrize("warming", [True, False])
-def test_rows_one_after_the_other_have_the_gradients_of_all_together(over, warming):
-    whole, apart = (Training(shaken(objective(over=over)), QUICK) for _ in range(2))
-    apart.at_once.texts = 1
+def test_rows_one_after_the_other_have_the_gradients_of_all_together(model, over, warming):
+    settings = replace(QUICK, batch_size=24)
+    texts = model and (tiny.subject(*model), TEXTS * 4, TEXTS)
+    whole, apart = (Training(shaken(objective(settings, over, *(texts or ()))), settings) for _ in range(2))
+    apart.at_once.texts = 2
     with whole.watched(), apart.watched():
         (terms, need), (parts, needs) = (one.gradients(20, warming) for one in (whole, apart))
     torch.testing.assert_close(tuple(terms), tuple(parts))
@@ -96,6 +101,7 @@ def test_rows_one_after_the_other_have_the_gradients_of_all_together(over, warmi
         assert (one.grad is None) == (other.grad is None)
         if one.grad is not None:
             torch.testing.assert_close(one.grad, other.grad)
+            assert one.grad.stride() == one.stride()  # several GPUs sum only such gradients
     assert any(p.grad is not None and p.grad.any() for p in whole.parameters)
 
 
@@ -124,7 +130,9 @@ def test_a_row_that_does_not_fit_into_memory_alone_is_an_error():
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     training.objective.terms = never
-    with pytest.raises(TrainingError, match="more memory than there is, .*; give a batch_size below 16"):
+    with pytest.raises(
+        TrainingError, match=r"more memory than .* \(8 texts each\); give a smaller batch_size"
+    ):
         training.run()
 
 

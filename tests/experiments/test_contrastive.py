@@ -14,6 +14,7 @@ import tiny
 from masklens import DiffMask, explain
 from masklens.diffmask.judging import judge
 from masklens.diffmask.texts import FrozenTexts
+from masklens.diffmask.trainer import Training
 from masklens.errors import FileError
 
 
@@ -162,6 +163,33 @@ def test_a_run_with_lenses_has_a_table_for_each(tmp_path, monkeypatch):
     assert questions["measured"] == 3 and questions["example"].startswith("Review: the plot is")
     assert len(questions["random"]) == len(questions["diagnostics"]) == len(subject.sites)
     assert "a lens over inputs, news" in page and "| at random |" in page
+
+
+def test_a_lens_is_not_fitted_again_after_a_failure(tmp_path, monkeypatch):
+    data = written(
+        tmp_path / "data", [f"one,the plot is {word} and,car,movie,plot" for word in "abcdefghijkl"]
+    )
+    monkeypatch.setattr(lenses, "TRAIN", 6)
+    monkeypatch.setattr(lenses, "VALIDATION", 2)
+    monkeypatch.setattr(experiment, "load", lambda model, device: tiny.subject("gpt2", "causal"))
+    ways = {"limit": 1, "device": "cpu", "steps": 2, "part": ["lens/inputs"], "tell": lambda line: None}
+    steps, one_step, on_evidence = [], Training._one_step, lenses.on_evidence
+
+    def counted(self):
+        steps.append(self.step)
+        return one_step(self)
+
+    def fails(*given):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(Training, "_one_step", counted)
+    monkeypatch.setattr(lenses, "on_evidence", fails)
+    with pytest.raises(RuntimeError):
+        experiment.run(tmp_path, data, **ways)
+    monkeypatch.setattr(lenses, "on_evidence", on_evidence)
+    experiment.run(tmp_path, data, **ways)
+    assert steps == [0, 1]
+    assert not list(tmp_path.rglob("training-*"))
 
 
 def test_at_random_as_many_tokens_go_but_others():

@@ -122,7 +122,7 @@ class GateNetwork(nn.Module):
     def forward(self, *states: Tensor) -> Tensor:
         """States of one or more sites, (..., width) each, to logits (...)."""
         seen = torch.cat([state.to(self.mean.dtype) for state in states], dim=-1)
-        return side_by_side([self], seen.flatten(0, -2)[None]).view(seen.shape[:-1])
+        return side_by_side([self], seen.reshape(1, -1, seen.shape[-1])).view(seen.shape[:-1])
 
 
 def side_by_side(gates: Sequence[GateNetwork], seen: Tensor) -> Tensor:
@@ -132,10 +132,10 @@ def side_by_side(gates: Sequence[GateNetwork], seen: Tensor) -> Tensor:
     def each(name: str) -> Tensor:
         return torch.stack([attrgetter(name)(gate) for gate in gates])
 
-    usual = ((seen - each("mean")[:, None]) / each("scale")[:, None]).clamp(-OUTLIER, OUTLIER)
-    weight, bias = each("inner.weight").mT, each("inner.bias")[:, None]
-    units = torch.tanh(torch.baddbmm(bias, usual, weight))  # (networks, tokens, hidden)
-    logits = (units @ each("outer.weight").mT)[..., 0]
+    standard = ((seen - each("mean")[:, None]) / each("scale")[:, None]).clamp(-OUTLIER, OUTLIER)
+    # In this order gradients have the layout of the weights, as several GPUs need them to be summed.
+    inner = torch.baddbmm(each("inner.bias")[..., None], each("inner.weight"), standard.mT)
+    logits = (each("outer.weight") @ torch.tanh(inner))[:, 0]  # inner: (networks, hidden, tokens)
     return inward(each("bias")[:, None] + SCALE * logits, -LIMIT, LIMIT)
 
 

@@ -32,7 +32,7 @@ EMPTIED = 16
 USUAL = 1024
 """how many texts the model's average output is taken over"""
 POOL = 8
-"""how many batches are sorted by length together; fewer texts than for so many come more than once"""
+"""how many batches are sorted by length together; few texts come more than once, to be enough for it"""
 FEWEST = 3
 """texts of a row in a step, at least: one with sampled gates, one with a hard mask, one emptied"""
 
@@ -98,9 +98,10 @@ class LensObjective:
         anchored = settings.anchor > 0 and self._usual is not None
         self.emptied = max(1, self.per_row // EMPTIED) if anchored else 0
         self.hard = max(1, round(HARD * self.per_row))
-        least = self.per_row * rows * (POOL if train.batch.by_token else 1)
-        self._copies = -(-least // len(train))
-        """how often a text comes in an epoch"""
+        filling = -(-self.per_row * rows // len(train))
+        sorting = -(-POOL * self.per_row * rows // len(train)) if train.batch.by_token else 1
+        self._copies = max(filling, min(sorting, rows))
+        """how often a text comes in an epoch; in a step only once for each row, unless texts are too few"""
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
 
     def terms(
@@ -234,8 +235,14 @@ class LensObjective:
         epoch, place = divmod(step, self._copies * len(self.train) // size)
         if self._epoch[0] != epoch:
             self._epoch = (epoch, self._shuffled(epoch, size))
-        found = torch.tensor(self._epoch[1][place])
-        return found[torch.randperm(size, generator=generator)].view(len(self.probe.rows), -1)
+        return self._dealt(torch.tensor(self._epoch[1][place]), generator)
+
+    def _dealt(self, texts: Tensor, generator: torch.Generator) -> Tensor:
+        """The texts of a batch for each row, in random order: (rows, per row). Copies of a text go to
+        different rows."""
+        start = int(torch.randint(len(texts), (), generator=generator))
+        rows = texts.sort().values.roll(start).view(self.per_row, -1).T
+        return rows.gather(1, torch.rand(rows.shape, generator=generator, dtype=torch.float32).argsort(1))
 
     def _shuffled(self, epoch: int, size: int) -> list[list[int]]:
         """An epoch's batches; where padding can be left out, texts of like length go together."""

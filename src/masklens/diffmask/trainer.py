@@ -14,12 +14,12 @@ Nothing in it depends on the depth of a site.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import torch
 from pydantic import Field
@@ -34,9 +34,10 @@ from .first_states import first_states
 from .judging import Judged
 from .multipliers import Offsets, Prices
 from .networks import MaskRow
-from .objective import LensObjective, Terms
+from .objective import FEWEST, LensObjective, Terms
 from .processes import World, is_main
 
+T = TypeVar("T")
 CHECKPOINT = "checkpoint.safetensors"
 """what a fit can be taken up from again"""
 WARMING = 0.1
@@ -158,7 +159,7 @@ class Training:
         self.step = 0
         self.history: list[dict[str, Any]] = []
         self.at_once = BatchSize(len(self.probe.rows), 1)
-        """the number of rows that fit into memory together"""
+        """how many rows are computed together; fewer once memory did not suffice"""
         self._lost = torch.tensor(False, device=self.device)
 
     def run(self, show_progress: bool = False) -> None:
@@ -170,7 +171,6 @@ class Training:
             stage("fitting", steps, self.step) as update,
             fast_products(),
             self.watched(),
-            _telling_what_fits(self.objective.per_row * len(self.probe.rows)),
         ):
             while self.step < steps:
                 terms = self._one_step()
@@ -218,20 +218,26 @@ class Training:
     def gradients(self, step: int, warming: bool = False) -> tuple[Terms, Tensor]:
         """Compute a step's gradients. Returns its terms, and how strongly each row's gates are needed open.
 
-        Rows that do not fit into memory together are computed in halves, in later steps too.
+        Rows that do not fit into memory together are computed in halves, in later steps too. This changes the
+        gradients by rounding alone.
         """
         self.optimizer.zero_grad()
-        work, found = partial(self._of, step, warming), []
-        for part in self.at_once.cut([1] * len(self.probe.rows)):
-            for _, (values, slopes) in self.at_once.within_memory(work, part):
-                found.append(values)
-                for p, slope in zip(self.parameters, slopes, strict=True):
-                    if slope is not None:
-                        p.grad = slope if p.grad is None else p.grad + slope
+        found = []
+        for values, slopes in self._in_parts(partial(self._of_rows, step, warming)):
+            found.append(values)
+            for p, slope in zip(self.parameters, slopes, strict=True):
+                if slope is not None:
+                    p.grad = slope if p.grad is None else p.grad + slope
         *terms, need = torch.cat(found, dim=1)
         return Terms(*terms), need
 
-    def _of(self, step: int, warming: bool, rows: list[int]) -> tuple[Tensor, Sequence[Tensor | None]]:
+    def _in_parts(self, work: Callable[[list[int]], T]) -> Iterator[T]:
+        """The work on all rows, as many at a time as fit into memory."""
+        with _explaining_lack_of_memory(self.objective.per_row):
+            for part in self.at_once.cut([1] * len(self.probe.rows)):
+                yield from (done for _, done in self.at_once.within_memory(work, part))
+
+    def _of_rows(self, step: int, warming: bool, rows: list[int]) -> tuple[Tensor, Sequence[Tensor | None]]:
         """The terms and the need of some rows, (terms + 1, rows), and the gradients of all parameters."""
         terms = self.objective.terms(step, self.processes.rank, self.processes.size, warming, rows)
         here, count = slice(rows[0], rows[-1] + 1), len(self.parameters)
@@ -380,16 +386,17 @@ def _check_same(saved: Mapping[str, Any], given: Mapping[str, Any], file: Path) 
 
 
 @contextmanager
-def _telling_what_fits(texts: int) -> Iterator[None]:
+def _explaining_lack_of_memory(texts: int) -> Iterator[None]:
     """Say what to do where memory does not suffice, not even for one row after the other."""
     try:
         yield
     except Exception as error:
         if not out_of_memory(error):
             raise
+        smaller = "shorter texts" if texts == FEWEST else "a smaller batch_size, or shorter texts"
         raise TrainingError(
-            f"fitting needs more memory than there is, even with one layer after the other; give a "
-            f"batch_size below {texts}, or shorter texts"
+            f"a step needs more memory than there is, even with one layer after the other ({texts} texts "
+            f"each); give {smaller}"
         ) from error
 
 
