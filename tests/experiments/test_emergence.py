@@ -109,15 +109,11 @@ def test_the_planted_model_counts_and_needs_every_relevant_word_alone(subject):
         assert (moved[relevant[:, place]] > 1).all() and (moved[~relevant[:, place]] < 1e-3).all()
 
 
-STUCK = pytest.mark.xfail(reason="the words' row stays open: docs/limits.md, known failures", strict=False)
-
-
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=STUCK)])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_a_lens_finds_where_irrelevance_becomes_known(subject, seed):
+    """With the defaults. On one seed in five the words' row finds less: docs/limits.md, known failures."""
     texts, _ = generate(1500, seed=0)
-    lens = DiffMask.fit(
-        subject, texts, "inputs", margin=0.1, seed=seed, held_out=0.2, steps=500, lr=3e-3, batch_size=64
-    )
+    lens = DiffMask.fit(subject, texts, "inputs", seed=seed, held_out=0.2)
     assert all(d.ok for d in lens.diagnostics)
     fresh, relevant = generate(500, seed=1)
     _, states = subject.states(subject.encode(fresh))
