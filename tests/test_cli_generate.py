@@ -123,18 +123,15 @@ def test_options_of_generate(model):
     assert wrong.exit_code == 2 and "called with bananas, says" in wrong.stderr
 
 
+def short_chat(model, folder):
+    """The arguments to answer a chat with one token."""
+    chat = folder / "chat.json"
+    chat.write_text(json.dumps(CHAT))
+    return ("--model", model, "--chat", chat, "--max-new-tokens", 1, "--json", "--no-verify")
+
+
 def test_options_of_the_chat_template(model, tmp_path):
-    (tmp_path / "chat.json").write_text(json.dumps(CHAT))
-    common = (
-        "--model",
-        model,
-        "--chat",
-        tmp_path / "chat.json",
-        "--max-new-tokens",
-        1,
-        "--json",
-        "--no-verify",
-    )
+    common = short_chat(model, tmp_path)
     done = call(
         *common, "--template-option", "thinking=true", "--template-option", 'tools=[{"name": "clock"}]'
     )
@@ -146,18 +143,8 @@ def test_options_of_the_chat_template(model, tmp_path):
 
 
 def test_spans_from_a_file(model, tmp_path):
-    (tmp_path / "chat.json").write_text(json.dumps(CHAT))
     (tmp_path / "spans.json").write_text('["plot is", [22, 27]]')
-    common = (
-        "--model",
-        model,
-        "--chat",
-        tmp_path / "chat.json",
-        "--max-new-tokens",
-        1,
-        "--json",
-        "--no-verify",
-    )
+    common = short_chat(model, tmp_path)
     (row,) = json.loads(call(*common, "--units", tmp_path / "spans.json").stdout)
     assert row["kind"] == "spans" and {"plot is", ". who"} < set(row["tokens"])
     asked = ("--model", model, "--generate", "a plot is", "a plot is", "--units", tmp_path / "spans.json")
